@@ -1,0 +1,1 @@
+"""SQLite and nothing else: connections, transactions, the writer, migrations. Knows no noun."""

@@ -1,0 +1,3 @@
+"""feltd: a worker-mesh control plane in one daemon and one SQLite file."""
+
+__version__ = "0.1.0"

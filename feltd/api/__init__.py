@@ -1,0 +1,1 @@
+"""HTTP only: no SQL, no rules."""

@@ -1,0 +1,1 @@
+"""Rules of identity: keys, grants, principals."""

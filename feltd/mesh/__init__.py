@@ -1,0 +1,1 @@
+"""Rules of the mesh: workers, workloads, placement, claims, and how each ends."""

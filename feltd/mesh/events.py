@@ -1,0 +1,210 @@
+"""What happened, and the proof of it: events, and the audit chain that seals them.
+
+An event is written in the transaction of the change it tells of. Each commit that wrote events
+ends with one audit row over them; each deed of a person or service outside the hot path is an audit
+row of its own. Every audit row's hash covers the row before it, so a change anywhere shows.
+"""
+
+import hashlib
+
+from feltd.clock import Now
+from feltd.store.tx import Row, Tx
+
+TELL = """
+INSERT INTO events (at_ms, kind, tenant_id, application_id, workload_id, worker_id, fencing_token,
+                    from_state, to_state, eligible_at_ms, expires_at_ms, end_kind, actor)
+VALUES (:at_ms, :kind, :tenant_id, :application_id, :workload_id, :worker_id, :fencing_token,
+        :from_state, :to_state, :eligible_at_ms, :expires_at_ms, :end_kind, :actor)
+"""
+
+UNSEALED = """
+SELECT e.seq, e.at_ms, e.kind, e.tenant_id, e.application_id, e.workload_id, e.worker_id,
+       e.fencing_token, e.from_state, e.to_state, e.eligible_at_ms, e.expires_at_ms, e.end_kind,
+       e.actor
+  FROM events e
+ WHERE e.seq > :sealed_seq
+ ORDER BY e.seq
+"""
+
+LEDGER = """
+SELECT commit_seq, sealed_seq, audit_seq, audit_hash
+  FROM ledger
+ WHERE id = 1
+"""
+
+APPEND = """
+INSERT INTO audit (seq, kind, at_ms, wall_at_ms, first_event_seq, last_event_seq, actor, action,
+                   subject, reason, digest, prev_hash, hash)
+VALUES (:seq, :kind, :at_ms, :wall_at_ms, :first_event_seq, :last_event_seq, :actor, :action,
+        :subject, :reason, :digest, :prev_hash, :hash)
+"""
+
+CHAIN = """
+UPDATE ledger
+   SET audit_seq = :seq,
+       audit_hash = :hash
+ WHERE id = 1
+"""
+
+COUNT_COMMIT = """
+UPDATE ledger
+   SET commit_seq = commit_seq + 1,
+       sealed_seq = :sealed_seq,
+       lease_ms = :lease_ms,
+       wall_offset_ms = :wall_offset_ms
+ WHERE id = 1
+"""
+
+#: Columns of an audit row that its hash covers, in this order, the previous hash last.
+HASHED = (
+    "seq",
+    "kind",
+    "at_ms",
+    "wall_at_ms",
+    "first_event_seq",
+    "last_event_seq",
+    "actor",
+    "action",
+    "subject",
+    "reason",
+    "digest",
+    "prev_hash",
+)
+
+
+def tell(
+    tx: Tx,
+    now: Now,
+    kind: str,
+    *,
+    tenant_id: str | None = None,
+    application_id: str | None = None,
+    workload_id: str | None = None,
+    worker_id: str | None = None,
+    fencing_token: int | None = None,
+    from_state: str | None = None,
+    to_state: str | None = None,
+    eligible_at_ms: int | None = None,
+    expires_at_ms: int | None = None,
+    end_kind: str | None = None,
+    actor: str | None = None,
+) -> None:
+    """Write one event; `kind` is the verb. Sealed by the audit row of the same commit."""
+    tx.change(
+        TELL,
+        {
+            "at_ms": now.lease_ms,
+            "kind": kind,
+            "tenant_id": tenant_id,
+            "application_id": application_id,
+            "workload_id": workload_id,
+            "worker_id": worker_id,
+            "fencing_token": fencing_token,
+            "from_state": from_state,
+            "to_state": to_state,
+            "eligible_at_ms": eligible_at_ms,
+            "expires_at_ms": expires_at_ms,
+            "end_kind": end_kind,
+            "actor": actor,
+        },
+    )
+
+
+def act(
+    tx: Tx,
+    now: Now,
+    actor: str,
+    action: str,
+    subject: str,
+    *,
+    reason: str | None = None,
+    body: bytes = b"",
+) -> None:
+    """Write down a deed of a person or service in the audit chain, the body as a digest."""
+    ledger = _ledger(tx)
+    digest = hashlib.sha256(body).hexdigest()
+    _append(
+        tx, now, ledger, "act", digest, actor=actor, action=action, subject=subject, reason=reason
+    )
+
+
+def seal(tx: Tx, now: Now) -> None:
+    """End a commit: one audit row over the events it wrote, and the next commit number.
+
+    The writer runs it last in every commit that changed anything.
+    """
+    ledger = _ledger(tx)
+    fresh = tx.rows(UNSEALED, {"sealed_seq": ledger["sealed_seq"]})
+    sealed_seq = ledger["sealed_seq"]
+    if fresh:
+        sealed_seq = fresh[-1]["seq"]
+        _append(
+            tx,
+            now,
+            ledger,
+            "commit",
+            digest_of(fresh),
+            first_event_seq=fresh[0]["seq"],
+            last_event_seq=sealed_seq,
+        )
+    tx.change(
+        COUNT_COMMIT,
+        {
+            "sealed_seq": sealed_seq,
+            "lease_ms": now.lease_ms,
+            "wall_offset_ms": now.wall_ms - now.lease_ms,
+        },
+    )
+
+
+def digest_of(events: list[Row]) -> str:
+    """SHA-256, hex, over event rows as UNSEALED gives them."""
+    digest = hashlib.sha256()
+    for event in events:
+        digest.update(repr(tuple(event)).encode())
+    return digest.hexdigest()
+
+
+def hash_of(row: dict[str, object] | Row) -> str:
+    """SHA-256, hex, of an audit row over HASHED."""
+    return hashlib.sha256(repr(tuple(row[name] for name in HASHED)).encode()).hexdigest()
+
+
+def _ledger(tx: Tx) -> Row:
+    ledger = tx.row(LEDGER)
+    if ledger is None:
+        raise RuntimeError("the ledger row is missing: this file was not made by feltd init")
+    return ledger
+
+
+def _append(
+    tx: Tx,
+    now: Now,
+    ledger: Row,
+    kind: str,
+    digest: str,
+    *,
+    first_event_seq: int | None = None,
+    last_event_seq: int | None = None,
+    actor: str | None = None,
+    action: str | None = None,
+    subject: str | None = None,
+    reason: str | None = None,
+) -> None:
+    row: dict[str, object] = {
+        "seq": ledger["audit_seq"] + 1,
+        "kind": kind,
+        "at_ms": now.lease_ms,
+        "wall_at_ms": now.wall_ms,
+        "first_event_seq": first_event_seq,
+        "last_event_seq": last_event_seq,
+        "actor": actor,
+        "action": action,
+        "subject": subject,
+        "reason": reason,
+        "digest": digest,
+        "prev_hash": ledger["audit_hash"],
+    }
+    row["hash"] = hash_of(row)
+    tx.change(APPEND, row)
+    tx.change(CHAIN, {"seq": row["seq"], "hash": row["hash"]})

@@ -1,0 +1,1 @@
+"""The nouns as msgspec Structs, shared by rules, HTTP and the worker SDK."""

@@ -1,0 +1,325 @@
+"""Every setting of the daemon: one frozen Struct, read once, never changed while it runs.
+
+A setting comes from its flag, else from the environment (FELTD_<NAME>), else from the TOML file,
+else from its default; allowed origins add up. Each field names its unit; its bounds and the reason
+for them stand beside it. Nothing here opens the database. Tests alone use the two variables of
+`Hooks`, which do nothing when absent.
+"""
+
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+#: Environment and flag names that do not follow from the field's name.
+FLAG_OF = {"allowed_origins": "--allow-origin"}
+ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
+WHOLE = re.compile(r"-?[0-9]{1,18}")
+TRUTHS = {"1": True, "true": True, "yes": True, "on": True}
+TRUTHS |= {"": False, "0": False, "false": False, "no": False, "off": False}
+
+
+class ConfigProblem(Exception):
+    """A setting, or a combination of settings, the daemon refuses (exit code 2)."""
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings; lower and upper bounds are inclusive."""
+
+    data: Annotated[str, Meta(min_length=1, description="the database file")] = "feltd.db"
+    host: Annotated[str, Meta(min_length=1, description="address to bind")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535, description="TCP port; 0 takes a free one")] = 7610
+    fd: Annotated[
+        int | None, Meta(ge=3, description="a listening socket handed in; 0-2 are stdio")
+    ] = None
+    namespace: Annotated[
+        str,
+        Meta(
+            pattern=r"\A(?!\.{1,2}\Z)[A-Za-z0-9._@+\-]{1,128}\Z",
+            description="keys work only on a daemon whose namespace they list",
+        ),
+    ] = "default"
+    max_in_flight: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=4_096,
+            description="requests at work at once; the database serialises, so more only hides "
+            "overload",
+        ),
+    ] = 64
+    request_deadline_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=600_000,
+            description="time at work; below 100 ms a slow disk would refuse everything",
+        ),
+    ] = 10_000
+    body_deadline_ms: Annotated[
+        int, Meta(ge=100, le=600_000, description="a body must have arrived by then")
+    ] = 10_000
+    max_connections: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="surplus connections are cut; 256 file descriptors stay free beside them",
+        ),
+    ] = 2_048
+    max_connections_per_address: Annotated[
+        int, Meta(ge=1, le=100_000, description="so that one client cannot take them all")
+    ] = 512
+    graceful_ms: Annotated[
+        int, Meta(ge=100, le=600_000, description="a stop ends within it; TimeoutStopSec is above")
+    ] = 10_000
+    tick_ms: Annotated[
+        int, Meta(ge=10, le=60_000, description="one keeper round; failures show a tick late")
+    ] = 1_000
+    heartbeat_interval_ms: Annotated[
+        int,
+        Meta(ge=1_000, le=300_000, description="default for workers; below 1 s is only load"),
+    ] = 10_000
+    heartbeat_timeout_ms: Annotated[
+        int, Meta(ge=2_000, le=3_600_000, description="default; at least two beats may be lost")
+    ] = 30_000
+    on_worker_lost: Annotated[
+        Literal["end", "lease"],
+        Meta(description="a failed worker's claims end at once, or run to their lease's end"),
+    ] = "end"
+    allowed_origins: Annotated[
+        tuple[str, ...], Meta(description="exact origins browsers may call from; they add up")
+    ] = ()
+    metrics_open: Annotated[bool, Meta(description="/metrics without a key")] = False
+    keyring: Annotated[
+        str | None, Meta(description="signing keys; default signing.keyring beside the database")
+    ] = None
+    accept_clock: Annotated[
+        bool, Meta(description="start although the wall clock is a day behind the stored mark")
+    ] = False
+    check_at_start: Annotated[
+        bool, Meta(description="read every page before serving, after a clean stop too")
+    ] = False
+    tls_cert: Annotated[str | None, Meta(description="PEM certificate chain")] = None
+    tls_key: Annotated[str | None, Meta(description="PEM private key of it")] = None
+    trust_proxy: Annotated[
+        tuple[str, ...], Meta(description="networks of a proxy that ends TLS before feltd")
+    ] = ()
+    insecure_http: Annotated[bool, Meta(description="clear text outside loopback")] = False
+    no_auth: Annotated[bool, Meta(description="no keys; loopback only")] = False
+
+    @property
+    def path(self) -> Path:
+        """The database file, absolute."""
+        return Path(self.data).absolute()
+
+    @property
+    def keyring_path(self) -> Path:
+        """The file of signing keys, absolute."""
+        if self.keyring is not None:
+            return Path(self.keyring).absolute()
+        return self.path.parent / "signing.keyring"
+
+
+class Hooks(Struct, frozen=True):
+    """What tests set in the environment to hold or break commits; both are off by default.
+
+    FELTD_TEST_SLOW_COMMIT_MS sleeps that long before each commit. FELTD_TEST_CRASH_AT is
+    `before:N` or `after:N`: the process kills itself before or after its N-th commit.
+    """
+
+    slow_commit_ms: int = 0
+    crash: tuple[str, int] | None = None
+
+
+class Setting(NamedTuple):
+    """One field of Config as the command line, the environment and the file know it."""
+
+    name: str
+    flag: str
+    env: str
+    kind: type  # int, str, bool or tuple
+    least: int | None
+    most: int | None
+    choices: tuple[str, ...]
+    default: Any
+    reason: str
+
+
+class Loaded(NamedTuple):
+    """The settings, and where each came from: `flag`, `environment`, `file` or `default`."""
+
+    config: Config
+    sources: dict[str, str]
+
+
+def settings() -> tuple[Setting, ...]:
+    """Every setting, in the order of Config."""
+    return _SETTINGS
+
+
+def load(
+    flags: Mapping[str, Any], env: Mapping[str, str] = os.environ, file: Path | None = None
+) -> Loaded:
+    """The settings from all four sources.
+
+    `flags` holds text (or True) by field name, without those not given. Raises ConfigProblem in
+    the words the operator knows the setting by.
+    """
+    written = _from_file(file) if file is not None else {}
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for one in _SETTINGS:
+        found = []
+        if one.name in flags:
+            found.append(("flag", _parsed(one, flags[one.name])))
+        if one.env in env:
+            found.append(("environment", _parsed(one, env[one.env])))
+        if one.name in written:
+            found.append(("file", _typed(one, written[one.name])))
+        if not found:
+            sources[one.name] = "default"
+        elif one.name == "allowed_origins":
+            values[one.name] = tuple(sorted({value for _, many in found for value in many}))
+            sources[one.name] = " + ".join(source for source, _ in found)
+        else:
+            sources[one.name], values[one.name] = found[0]
+    config = Config(**values)
+    _verify(config)
+    return Loaded(config, sources)
+
+
+def hooks(env: Mapping[str, str] = os.environ) -> Hooks:
+    """The hooks of a test, from the environment."""
+    slow = env.get("FELTD_TEST_SLOW_COMMIT_MS", "0")
+    point, _, number = env.get("FELTD_TEST_CRASH_AT", "").partition(":")
+    crash = (point, int(number)) if point in ("before", "after") and number.isdigit() else None
+    return Hooks(int(slow) if slow.isdigit() else 0, crash)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _verify(config: Config) -> None:
+    """Refuse the combinations that cannot work or would fail open."""
+    if config.heartbeat_timeout_ms < 2 * config.heartbeat_interval_ms:
+        raise ConfigProblem(
+            "--heartbeat-timeout-ms must be at least twice --heartbeat-interval-ms"
+        )
+    for origin in config.allowed_origins:
+        if ORIGIN.fullmatch(origin) is None:
+            raise ConfigProblem(
+                f"invalid --allow-origin {origin!r}: name one exact origin such as "
+                "https://console.example, without a path"
+            )
+    for network in config.trust_proxy:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise ConfigProblem(f"invalid --trust-proxy {network!r}: {error}") from error
+    if (config.tls_cert is None) != (config.tls_key is None):
+        raise ConfigProblem("--tls-cert and --tls-key come together")
+    if config.fd is None:
+        refuse_open_bind(config, config.host)
+
+
+def refuse_open_bind(config: Config, host: str) -> None:
+    """Refuse an address outside loopback without one of the three ways to protect it."""
+    if is_loopback(host):
+        return
+    if config.no_auth:
+        raise ConfigProblem(f"--no-auth needs a loopback --host, not {host}")
+    if config.tls_cert is None and not config.trust_proxy and not config.insecure_http:
+        raise ConfigProblem(
+            f"--host {host} is outside loopback: give --tls-cert and --tls-key, or "
+            "--trust-proxy CIDR, or --insecure-http"
+        )
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        written = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigProblem(f"--config {file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigProblem(f"--config {file} is not TOML: {error}") from error
+    for name in written:
+        if name not in {one.name for one in _SETTINGS}:
+            raise ConfigProblem(f"--config {file} names an unknown setting {name!r}")
+    return written
+
+
+def _parsed(one: Setting, text: Any) -> Any:
+    """A value given as text, by flag or environment."""
+    if one.kind is int and isinstance(text, str) and WHOLE.fullmatch(text.strip()):
+        return _typed(one, int(text))
+    if one.kind is bool and isinstance(text, str) and text.strip().lower() in TRUTHS:
+        return TRUTHS[text.strip().lower()]
+    if one.kind is tuple and isinstance(text, str):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return _typed(one, text)
+
+
+def _typed(one: Setting, value: Any) -> Any:
+    """A value of the setting's own type, within its bounds."""
+    if one.kind is tuple and isinstance(value, list | tuple):
+        if all(isinstance(part, str) and "\0" not in part for part in value):
+            return tuple(value)
+    elif one.kind is bool and isinstance(value, bool):
+        return value
+    elif one.kind is int and isinstance(value, int) and not isinstance(value, bool):
+        if one.least is not None and value < one.least:
+            raise ConfigProblem(f"{one.flag} must be at least {one.least}")
+        if one.most is not None and value > one.most:
+            raise ConfigProblem(f"{one.flag} must be at most {one.most}")
+        return value
+    elif one.kind is str and isinstance(value, str) and value and "\0" not in value:
+        if one.choices and value not in one.choices:
+            raise ConfigProblem(f"{one.flag} must be one of {', '.join(one.choices)}")
+        try:
+            return msgspec.convert(value, _TYPES[one.name])
+        except msgspec.ValidationError:
+            raise ConfigProblem(f"invalid {one.flag}") from None
+    raise ConfigProblem(f"invalid {one.flag}")
+
+
+def _described() -> tuple[Setting, ...]:
+    described = []
+    for field in msgspec.structs.fields(Config):
+        kind, meta = field.type.__origin__, field.type.__metadata__[0]
+        choices: tuple[str, ...] = ()
+        plain = getattr(kind, "__args__", (kind,))[0] if kind != tuple[str, ...] else tuple
+        if isinstance(plain, str):
+            choices, plain = kind.__args__, str
+        flag = FLAG_OF.get(field.name, "--" + field.name.replace("_", "-"))
+        described.append(
+            Setting(
+                field.name,
+                flag,
+                "FELTD_" + field.name.upper(),
+                plain,
+                meta.ge,
+                meta.le,
+                choices,
+                field.default,
+                meta.description or "",
+            )
+        )
+    return tuple(described)
+
+
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(Config)}
+_SETTINGS = _described()

@@ -1,0 +1,85 @@
+"""`python -m tests.bench [--quick]`: what feltd costs on this machine, as ratios within one run.
+
+Client and daemon share the machine, the disk is the real one: compare lines of one run only. Each
+line also says what it is of the bare HTTP floor at the same number of clients.
+"""
+
+import argparse
+import asyncio
+import platform
+import sqlite3
+
+from tests.bench import cycles
+from tests.bench.cycles import Figure
+from tests.bench.machine import Daemon
+
+CLIENTS = (1, 16, 64)
+
+
+def line(what: str, clients: int, rows: int | None, figure: Figure, floor: Figure) -> None:
+    depth = "" if rows is None else f"{rows:,}"
+    print(
+        f"{what:<34}{clients:>8}{depth:>10}{figure.rate:>12,.0f}"
+        f"{figure.rate / floor.rate:>10.2f}{figure.p50_ms:>10.2f}{figure.p99_ms:>10.2f}",
+        flush=True,
+    )
+
+
+async def run(seconds: float, depths: tuple[int, ...], repeats: int) -> None:
+    print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}")
+    print(
+        f"{'what':<34}{'clients':>8}{'waiting':>10}{'per second':>12}{'of floor':>10}"
+        f"{'p50 ms':>10}{'p99 ms':>10}"
+    )
+    for turn in range(repeats):
+        if repeats > 1:
+            print(f"-- run {turn + 1} of {repeats}")
+        floors = {clients: await cycles.floor(clients, seconds) for clients in CLIENTS}
+        for clients in CLIENTS:
+            line("bare HTTP floor (JSON POST)", clients, None, floors[clients], floors[clients])
+        await _enqueue(seconds, floors)
+        for rows in depths:
+            await _cycles(seconds, rows, floors)
+
+
+async def _enqueue(seconds: float, floors: dict[int, Figure]) -> None:
+    async with Daemon() as daemon:
+        for clients in CLIENTS:
+            figure = await cycles.enqueue(daemon, clients, seconds, f"e{clients}")
+            line("enqueue, one a call", clients, None, figure, floors[clients])
+        figure = await cycles.enqueue_batches(daemon, 4, seconds, "b")
+        line("enqueue, 200 a call", 4, None, figure, floors[16])
+
+
+async def _cycles(seconds: float, rows: int, floors: dict[int, Figure]) -> None:
+    """Every kind of cycle with at least `rows` waiting; the column says how many really did."""
+    async with Daemon() as daemon:
+        for clients in CLIENTS:
+            workers = [await daemon.worker(f"w{clients}-{n}", 64) for n in range(clients)]
+            kinds = (
+                ("claim, complete: two calls", 2_000, cycles.single(workers, seconds)),
+                ("claim + complete: one exchange", 4_000, cycles.exchanged(workers, seconds, 1)),
+                (
+                    "claim + complete: exchange of 32",
+                    25_000,
+                    cycles.exchanged(workers, seconds, 32),
+                ),
+            )
+            for what, rate, loop in kinds:
+                await daemon.fill(rows + int(rate * seconds), f"{what[:3]}{rate}-{clients}")
+                waiting = daemon.waiting
+                figure = await loop
+                daemon.waiting -= figure.done
+                line(what, clients, waiting, figure, floors[clients])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="2 s a line instead of 10")
+    parser.add_argument("--repeats", type=int, default=1, help="whole runs (default 1)")
+    given = parser.parse_args()
+    asyncio.run(run(2.0 if given.quick else 10.0, (1_000, 100_000), given.repeats))
+
+
+if __name__ == "__main__":
+    main()

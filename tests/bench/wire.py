@@ -1,0 +1,58 @@
+"""A lean HTTP/1.1 client for measuring: one socket, one request in flight, JSON both ways.
+
+It parses no more than it must, so that the figures are the daemon's and not the client's.
+"""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Answered(Exception):
+    """An answer that was not 2xx: status and body."""
+
+
+class Line:
+    """One keep-alive connection."""
+
+    def __init__(self, host: str, port: int, bearer: str = "") -> None:
+        self._host = host
+        self._port = port
+        self._head = f"Host: {host}:{port}\r\nContent-Type: application/json\r\n"
+        if bearer:
+            self._head += f"Authorization: Bearer {bearer}\r\n"
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Send one request and give the decoded answer; `Answered` unless it is 2xx."""
+        if self._writer is None or self._reader is None:
+            self._reader, self._writer = await asyncio.open_connection(
+                self._host, self._port, limit=8 * 1024 * 1024
+            )
+        content = b"" if body is None else _encode(body)
+        head = f"{method} {path} HTTP/1.1\r\n{self._head}Content-Length: {len(content)}\r\n\r\n"
+        self._writer.write(head.encode() + content)
+        status, answer = await self._answer(self._reader)
+        if status // 100 != 2:
+            raise Answered(status, answer)
+        return _decode(answer) if answer else None
+
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
+        head = await reader.readuntil(b"\r\n\r\n")
+        status = int(head[9:12])
+        lower = head.lower()
+        at = lower.find(b"content-length:")
+        if at < 0:
+            return status, b""
+        length = int(lower[at + 15 : lower.index(b"\r\n", at)])
+        return status, await reader.readexactly(length) if length else b""
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._writer is not None:
+            self._writer.close()

@@ -1,0 +1,125 @@
+"""The operations that wait for the writer, and whose turn it is.
+
+The event loop adds at one end, the writer thread takes at the other; both sides meet only in a
+deque's append and popleft, and in the one try at an operation's turn, so neither ever waits for
+the other. Keep-alive calls go before the rest; within each lane tenants take turns.
+"""
+
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+from feltd.clock import Now
+from feltd.store.tx import Tx
+
+
+class Operation:
+    """One submitted operation, from `submit` to its answer.
+
+    `answer` or `refusal` is filled by the writer thread, `wait_s` and `run_s` too.
+    """
+
+    __slots__ = (
+        "_turn",
+        "answer",
+        "cmd",
+        "future",
+        "keep_alive",
+        "refusal",
+        "rule",
+        "run_s",
+        "submitted_s",
+        "tenant",
+        "wait_s",
+    )
+
+    def __init__(
+        self,
+        rule: Callable[[Tx, Any, Now], Any],
+        cmd: object,
+        future: "Future[Any]",
+        keep_alive: bool,
+        tenant: str,
+        submitted_s: float,
+    ) -> None:
+        self.rule = rule
+        self.cmd = cmd
+        self.future = future
+        self.keep_alive = keep_alive
+        self.tenant = tenant
+        self.submitted_s = submitted_s
+        self._turn = Lock()
+        self.answer: object = None
+        self.refusal: BaseException | None = None
+        self.wait_s = 0.0
+        self.run_s = 0.0
+
+    def start(self) -> bool:
+        """Take the one turn: True for the first to ask, be it the writer or who gives up."""
+        return self._turn.acquire(blocking=False)
+
+    @property
+    def name(self) -> str:
+        """The rule's name, for metrics."""
+        rule = getattr(self.rule, "func", self.rule)
+        return str(getattr(rule, "__name__", type(rule).__name__))
+
+
+class Lane:
+    """Waiting operations by tenant; `take` serves one of each tenant in turn."""
+
+    def __init__(self) -> None:
+        self._by_tenant: dict[str, deque[Operation]] = {}
+        self._turns: deque[str] = deque()
+
+    def add(self, operation: Operation) -> None:
+        """Behind those of the same tenant."""
+        waiting = self._by_tenant.get(operation.tenant)
+        if waiting is None:
+            waiting = self._by_tenant[operation.tenant] = deque()
+            self._turns.append(operation.tenant)
+        waiting.append(operation)
+
+    def take(self) -> Operation | None:
+        """The first of the tenant whose turn it is."""
+        if not self._turns:
+            return None
+        tenant = self._turns.popleft()
+        waiting = self._by_tenant[tenant]
+        operation = waiting.popleft()
+        if waiting:
+            self._turns.append(tenant)
+        else:
+            del self._by_tenant[tenant]
+        return operation
+
+
+class Lanes:
+    """Both lanes and the inbox before them. `add` is the loop's, `take` the writer thread's."""
+
+    def __init__(self) -> None:
+        self.inbox: deque[Operation] = deque()
+        self.sorted = 0
+        self._first = Lane()
+        self._rest = Lane()
+
+    def __len__(self) -> int:
+        """How many wait, given-up ones included until their turn comes."""
+        return len(self.inbox) + self.sorted
+
+    def add(self, operation: Operation) -> None:
+        """Put an operation last."""
+        self.inbox.append(operation)
+
+    def take(self) -> Operation | None:
+        """The operation whose turn it is, or None when none waits."""
+        while self.inbox:
+            operation = self.inbox.popleft()
+            (self._first if operation.keep_alive else self._rest).add(operation)
+            self.sorted += 1
+        taken = self._first.take() or self._rest.take()
+        if taken is not None:
+            self.sorted -= 1
+        return taken

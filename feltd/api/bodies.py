@@ -1,0 +1,89 @@
+"""Reading one request body: under its own deadline, its own limit and a shared budget.
+
+It comes before the permit, so a client that drips its body holds nothing but its connection.
+"""
+
+import asyncio
+
+from feltd.api.admission import Admission
+from feltd.api.request import ClientGone, Receive
+from feltd.errors import Refused
+
+_JSON_TYPES = (b"application/json", b"application/merge-patch+json")
+
+
+class Bodies:
+    """What is being read now, and its bounds."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        *,
+        body_bytes_max: int,
+        body_deadline_ms: int,
+        reading_bytes_max: int,
+    ) -> None:
+        self.body_bytes_max = body_bytes_max
+        #: Gauge: bytes of bodies received and not yet complete, over all connections.
+        self.reading_bytes = 0
+        self._reading_bytes_max = reading_bytes_max
+        self._deadline_s = body_deadline_ms / 1000
+        self._admission = admission
+
+    async def read(
+        self,
+        receive: Receive,
+        declared_bytes: int | None,
+        bytes_max: int | None = None,
+        *,
+        keep_alive: bool = False,
+    ) -> bytes:
+        """The whole body.
+
+        Refuses REQUEST_TOO_LARGE at once when `declared_bytes` says so, else with the first byte
+        over the limit; REQUEST_TIMEOUT when the end has not come by the deadline, however steadily
+        it drips; SERVICE_OVERLOADED when all bodies being read together exceed their budget.
+        Raises ClientGone when the client leaves in the middle.
+        """
+        limit = self.body_bytes_max if bytes_max is None else bytes_max
+        if declared_bytes is not None and declared_bytes > limit:
+            raise _too_large(limit)
+        received = 0
+        pieces = []
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    piece = message.get("body", b"")
+                    received += len(piece)
+                    self.reading_bytes += len(piece)
+                    if received > limit:
+                        raise _too_large(limit)
+                    if self.reading_bytes > self._reading_bytes_max:
+                        raise self._admission.refusal(keep_alive=keep_alive, reason="body_memory")
+                    pieces.append(piece)
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            raise Refused(
+                "REQUEST_TIMEOUT", f"the body did not arrive within {self._deadline_s:g} s"
+            ) from None
+        finally:
+            self.reading_bytes -= received
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def check_media_type(content_type: bytes | None) -> None:
+    """A body must be JSON in UTF-8. Refuses MEDIA_TYPE_UNSUPPORTED."""
+    media, _, parameters = (content_type or b"").partition(b";")
+    charset = parameters.strip().lower().replace(b'"', b"")
+    if media.strip().lower() not in _JSON_TYPES or charset not in (b"", b"charset=utf-8"):
+        raise Refused(
+            "MEDIA_TYPE_UNSUPPORTED", "a body needs the header Content-Type: application/json"
+        )
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused("REQUEST_TOO_LARGE", f"the body is larger than {limit} bytes", limit=limit)

@@ -1,0 +1,141 @@
+"""One call, straight through: route, door, body, permit, handler, answer.
+
+The order is the point: what is cheap and what a stranger may cost us comes before the permit,
+and the permit is back before the answer is written, so no slow client ever holds one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from feltd.api import wire
+from feltd.api.admission import Admission
+from feltd.api.bodies import Bodies, check_media_type
+from feltd.api.gate import App, Head
+from feltd.api.request import ON_GONE, ClientGone, Polls, Receive, Reply, Request, Scope, Send
+from feltd.api.routes import Routes
+from feltd.errors import Refused
+
+#: The door: sets `request.caller` or raises Refused. Asked for every route but `auth="none"`.
+Authenticate = Callable[[Request], Awaitable[None]]
+
+_READS = ("GET", "HEAD")
+
+
+class Dispatch:
+    """The ASGI application behind the gate."""
+
+    def __init__(
+        self,
+        table: Routes,
+        *,
+        app: Any,
+        admission: Admission,
+        bodies: Bodies,
+        polls: Polls,
+        authenticate: Authenticate,
+        request_deadline_ms: int,
+        lifespan: App,
+    ) -> None:
+        self.table = table
+        self._app = app
+        self._admission = admission
+        self._bodies = bodies
+        self._polls = polls
+        self._authenticate = authenticate
+        self._deadline_ms = request_deadline_ms
+        self._lifespan = lifespan
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._lifespan(scope, receive, send)
+                return
+            raise Refused("ROUTE_NOT_FOUND", "there is no such path")
+        method = scope["method"]
+        if method == "OPTIONS":
+            await self._options(scope["path"], send)
+            return
+        route, path_params = self.table.find(method, scope["path"])
+        scope["feltd.operation"] = route.operation
+        request = Request(
+            scope,
+            receive,
+            route,
+            path_params,
+            app=self._app,
+            admission=self._admission,
+            polls=self._polls,
+            deadline_ms=self._deadline_ms,
+        )
+        try:
+            answer = await self._work(request, scope["feltd.head"], cancel=method not in _READS)
+        finally:
+            request.finish()
+        if isinstance(answer, Reply):
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": answer.status,
+                    "headers": answer.headers,
+                }
+            )
+            await send({"type": "http.response.body", "body": answer.body})
+        else:
+            await answer(scope, receive, send)
+
+    async def _work(self, request: Request, head: Head, *, cancel: bool) -> Any:
+        """Everything up to the answer. When the client goes, a change not yet begun is dropped."""
+        route = request.route
+        if route.auth != "none":
+            await self._authenticate(request)
+        if head.has_body:
+            check_media_type(head.content_type)
+            request.body = await self._bodies.read(
+                request.receive,
+                head.content_length,
+                route.body_bytes_max,
+                keep_alive=route.keep_alive,
+            )
+            if route.body is None:
+                wire.decode(request.body, wire.Members, route.invalid_code)
+        if route.admission == "keep_alive" or route.admission == "ordinary":
+            request.permit = self._admission.take(keep_alive=route.keep_alive)
+        on_gone = request.scope.get("extensions", {}).get(ON_GONE) if cancel else None
+        if on_gone is None:
+            return await route.handler(request)
+        work = _Work()
+        on_gone(work.cancel)
+        try:
+            return await route.handler(request)
+        except asyncio.CancelledError:
+            if not work.dropped or work.task is None:
+                raise
+            work.task.uncancel()
+            raise ClientGone from None
+        finally:
+            work.task = None
+
+    async def _options(self, path: str, send: Send) -> None:
+        allowed = self.table.methods(path)
+        if path != "*" and not allowed:
+            raise Refused("ROUTE_NOT_FOUND", "there is no such path")
+        text = ", ".join(allowed) or "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+        headers = [(b"allow", text.encode())]
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _Work:
+    """The handler's task while it may still be dropped for a client that went away."""
+
+    __slots__ = ("dropped", "task")
+
+    def __init__(self) -> None:
+        self.task = asyncio.current_task()
+        self.dropped = False
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.dropped = True
+            self.task.cancel()

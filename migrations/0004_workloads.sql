@@ -98,6 +98,8 @@ CREATE TABLE workloads (
   failure_message        TEXT,
   result_id              TEXT,
   result_token           INTEGER,                  -- fencing token of the claim that completed it
+  result_started_at_ms   INTEGER,                  -- lease time the claim that completed it was started
+  result_expires_at_ms   INTEGER,                  -- lease time the lease of that claim would have ended
   resource_usage         TEXT,                     -- JSON object
   artifacts              TEXT,                     -- JSON array
   result_logs            TEXT,                     -- JSON array

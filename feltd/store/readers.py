@@ -1,0 +1,147 @@
+"""Read-only connections beside the writer: they show things and never decide.
+
+A read runs whole on a reader's thread, inside one transaction, so it sees one state of the
+database. Unlike a write it may be ended: past its time, or when nobody waits for it any more, the
+statement is interrupted and the reader goes back to the others.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from feltd.clock import Now
+from feltd.errors import Refused
+from feltd.store.connect import Connection, open_reader
+from feltd.store.trouble import is_storage, refusal
+from feltd.store.tx import Tx
+
+C = TypeVar("C")
+R = TypeVar("R")
+
+#: More would only share the same two cores; every reader also holds back the WAL's restart.
+READERS = 2
+#: A page of 500 rows takes milliseconds; far below the request deadline of 10 s.
+TIMEOUT_MS = 5_000
+
+BEGIN = "BEGIN"
+ROLLBACK = "ROLLBACK"
+
+
+class Readers:
+    """Two readers of one database. `clock` stamps each read."""
+
+    def __init__(self, connections: list[Connection], clock: Callable[[], Now]) -> None:
+        self._all = connections
+        self._clock = clock
+        self._free: asyncio.Queue[Connection] = asyncio.Queue()
+        for connection in connections:
+            self._free.put_nowait(connection)
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: Path, clock: Callable[[], Now], readers: int = READERS) -> "Readers":
+        """Open the connections; the writer's must be open already."""
+        connections: list[Connection] = []
+        try:
+            for _ in range(readers):
+                connections.append(await open_reader(path))
+        except BaseException:
+            for connection in connections:
+                await connection.close()
+            raise
+        return cls(connections, clock)
+
+    async def read(self, fn: Callable[[Tx, C, Now], R], cmd: C, timeout_ms: int = TIMEOUT_MS) -> R:
+        """`fn(tx, cmd, now)` on one state of the database, its writes refused.
+
+        `timeout_ms` covers the wait for a free reader (then SERVICE_OVERLOADED) and the read
+        (then STORAGE_STALLED; it is interrupted). A failing storage refuses STORAGE_UNAVAILABLE
+        or STORAGE_BUSY. Cancelling the wait ends the read.
+        """
+        if self._closed:
+            raise Refused("SERVICE_OVERLOADED", "the daemon is stopping", committed=False)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_ms / 1_000
+        try:
+            async with asyncio.timeout_at(until_s):
+                connection = await self._free.get()
+        except TimeoutError:
+            raise Refused(
+                "SERVICE_OVERLOADED", "every reader is at work", committed=False
+            ) from None
+        reading = _Reading(fn, cmd, self._clock)
+        job = loop.create_task(connection.run(reading.run))
+        # The reader is free when its thread is, however this wait ends.
+        job.add_done_callback(partial(self._give_back, connection))
+        try:
+            async with asyncio.timeout_at(until_s):
+                return await asyncio.shield(job)
+        except TimeoutError:
+            reading.end()
+            raise Refused(
+                "STORAGE_STALLED", "the read was ended at its time limit", committed=False
+            ) from None
+        except asyncio.CancelledError:
+            reading.end()
+            raise
+
+    async def close(self) -> None:
+        """Refuse what comes, let running reads end, close the connections; before the writer's."""
+        self._closed = True
+        for _ in range(len(self._all)):
+            await self._free.get()
+        while self._all:
+            await self._all.pop().close()
+
+    def _give_back(self, connection: Connection, job: "asyncio.Task[object]") -> None:
+        if not job.cancelled():
+            # Looked at here too, so that a read nobody waits for leaves no warning behind.
+            job.exception()
+        self._free.put_nowait(connection)
+
+
+class _Reading(Generic[C, R]):
+    """One read on its thread, which `end` may cut short from the loop."""
+
+    def __init__(self, fn: Callable[[Tx, C, Now], R], cmd: C, clock: Callable[[], Now]) -> None:
+        self._fn = fn
+        self._cmd = cmd
+        self._clock = clock
+        self._tx: Tx | None = None
+        self._conn: sqlite3.Connection | None = None
+        self._ended = False
+
+    def run(self, conn: sqlite3.Connection) -> R:
+        """The whole read, on the reader's thread."""
+        try:
+            conn.execute(BEGIN)
+            self._conn, self._tx = conn, Tx(conn)
+            if self._ended:
+                raise sqlite3.OperationalError("the read was ended before it began")
+            return self._fn(self._tx, self._cmd, self._clock())
+        except sqlite3.Error as error:
+            if is_storage(error):
+                raise refusal(error) from error
+            raise
+        finally:
+            _leave(conn)
+
+    def end(self) -> None:
+        """Stop it at the running statement, or before the next one."""
+        self._ended = True
+        if self._conn is not None and self._tx is not None:
+            self._tx.end(sqlite3.OperationalError("the read was ended"))
+            self._conn.interrupt()
+
+
+def _leave(conn: sqlite3.Connection) -> None:
+    # An interrupt that comes late can hit the ROLLBACK itself; the next one then goes through.
+    for _ in range(3):
+        if not conn.in_transaction:
+            return
+        with contextlib.suppress(sqlite3.OperationalError):
+            conn.execute(ROLLBACK)

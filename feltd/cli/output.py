@@ -1,0 +1,179 @@
+"""How the command line speaks: tables on a terminal, plain text in pipes, JSON when asked.
+
+Nothing here knows what a worker or a workload is. Ids, keys and tokens are never wrapped, cut or
+coloured in a pipe, so that what is copied from one command fits into the next.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from feltd.errors import TABLE, Refused
+from feltd.worker.refusal import Refusal, Unreachable
+
+#: What a person does about each `next`.
+STEPS = {
+    "repeat": "run the command again in a moment",
+    "wait": "wait until eligible_at_ms, then run the command again",
+    "pull": "take other work",
+    "drop_claim": "the claim has ended; look at the workload: feltd workload show ID",
+    "reconcile": "the worker has to reconcile first: feltd worker recover ID",
+    "register": "the worker has to register first: feltd worker run …",
+    "fix_clock": "correct the clock of this machine",
+    "fix_request": "correct the command",
+    "stop": "use a key or a grant that allows it",
+    "ask_operator": "look at feltd health, and at the daemon's log",
+}
+
+Column = tuple[str, str]
+
+
+class Examples(click.Command):
+    """A command whose --help ends with examples as they are typed."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **named: Any) -> None:
+        if examples:
+            named["epilog"] = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples)
+        super().__init__(*args, **named)
+
+
+class ExamplesGroup(click.Group):
+    """A group of commands whose --help ends with examples as they are typed."""
+
+    command_class = Examples
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **named: Any) -> None:
+        if examples:
+            named["epilog"] = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples)
+        super().__init__(*args, **named)
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --json: the answer as JSON on stdout, and nothing else there."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def on_terminal() -> bool:
+    """Whether a person reads stdout."""
+    return sys.stdout.isatty()
+
+
+def say_json(value: Any) -> None:
+    """Print one JSON value, indented, members in the order they came."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], *, empty: str) -> None:
+    """Print rows: columns are (heading, member), a member may be dotted; `empty` goes to stderr."""
+    cells = [[cell(member(row, path), path) for _heading, path in columns] for row in rows]
+    if not cells:
+        click.echo(empty, err=True)
+        return
+    headings = [heading for heading, _path in columns]
+    if on_terminal():
+        _rich_table(headings, cells)
+        return
+    click.echo("\t".join(headings))
+    for line in cells:
+        click.echo("\t".join(line))
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> None:
+    """Print (name, value) lines; absent values are left out."""
+    shown = [(name, cell(value, name)) for name, value in pairs if value not in (None, "", [], {})]
+    width = max((len(name) for name, _text in shown), default=0)
+    for name, text in shown:
+        click.echo(f"{name:<{width}}  {text}" if on_terminal() else f"{name}\t{text}")
+
+
+def member(row: Mapping[str, Any], path: str) -> Any:
+    """The member of nested objects that a dotted path names, None where there is none."""
+    value: Any = row
+    for name in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return value
+
+
+def cell(value: Any, name: str = "") -> str:
+    """One value as a person reads it; members that end in _at_ms are shown as UTC times."""
+    if value is None:
+        return "-" if on_terminal() else ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and name.endswith("_at_ms"):
+        return when(value)
+    if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
+        return ",".join(value)
+    if isinstance(value, str):
+        return value.replace("\t", " ").replace("\n", " ")
+    if isinstance(value, int | float):
+        return str(value)
+    return msgspec.json.encode(value).decode()
+
+
+def when(at_ms: int) -> str:
+    """An instant as UTC, to the millisecond; what no calendar holds stays a number."""
+    try:
+        moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(at_ms)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d}"
+
+
+def explain_failure(error: Exception) -> int | None:
+    """Say on stderr why a command failed, and what helps; None where it is a fault of feltd."""
+    if isinstance(error, Refusal):
+        _refused(error.code, error.detail, error.next, error.facts)
+        return 1
+    if isinstance(error, Refused):
+        _refused(error.code, error.detail, error.next, error.facts)
+        return 1
+    if isinstance(error, Unreachable):
+        click.echo(f"UNREACHABLE: {error}", err=True)
+        click.echo("next: start the daemon (feltd serve), or correct FELTD_URL or --data", err=True)
+        return 1
+    remedy = getattr(error, "remedy", None)
+    if isinstance(remedy, str):
+        click.echo(f"error: {error}", err=True)
+        if remedy and remedy not in str(error):
+            click.echo(f"next: {remedy}", err=True)
+        return int(getattr(error, "exit_code", 1))
+    if isinstance(error, ValueError | OSError):
+        click.echo(f"error: {error}", err=True)
+        return 1
+    return None
+
+
+def _refused(code: str, detail: str, next: str, known: Mapping[str, Any]) -> None:
+    click.echo(f"{code}: {detail}", err=True)
+    for one in known.get("errors") or ():
+        if isinstance(one, Mapping):
+            click.echo(f"  at {one.get('pointer') or '/'}: {one.get('detail')}", err=True)
+    reasons = known.get("reasons")
+    for one in reasons if isinstance(reasons, list) else ():
+        if isinstance(one, Mapping) and one.get("detail") not in (None, detail):
+            click.echo(f"  {one.get('code')}: {one['detail']}", err=True)
+    step = STEPS.get(next, next)
+    click.echo(
+        f"next: {next}: {step}" + (f" (see /errors/{code})" if code in TABLE else ""), err=True
+    )
+
+
+def _rich_table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for heading in headings:
+        drawn.add_column(heading, overflow="fold", no_wrap=heading.endswith("id"))
+    for line in cells:
+        drawn.add_row(*(Text(text) for text in line))
+    Console().print(drawn)

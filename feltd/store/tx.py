@@ -8,7 +8,7 @@ simulator build one directly.
 
 import sqlite3
 from collections.abc import Callable, Mapping
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from feltd.errors import Refused
 
@@ -33,12 +33,15 @@ class Tx:
     `statements` counts what ran through the four verbs. `signals` are the (topic, key) pairs told
     so far. `lost` is the error with which SQLite gave up the whole transaction; from then on
     every verb raises it again, so that a rule which swallowed it cannot write outside.
+    `memo` outlives the transaction (it lives as long as the connection, when its owner hands the
+    same one in again): for what pure functions found, under keys that name stored generations.
     """
 
-    __slots__ = ("_conn", "_run", "lost", "signals", "statements")
+    __slots__ = ("_conn", "_run", "lost", "memo", "signals", "statements")
 
-    def __init__(self, conn: sqlite3.Connection) -> None:
+    def __init__(self, conn: sqlite3.Connection, memo: dict[Any, Any] | None = None) -> None:
         self._conn = conn
+        self.memo: dict[Any, Any] = {} if memo is None else memo
         self._run = conn.execute
         self.statements = 0
         self.signals: list[tuple[str, str]] = []

@@ -1,0 +1,174 @@
+"""Which worker may run which work: every condition, one after another, and nothing else.
+
+Pure functions over rows that the caller read; nothing is stored and nothing is asked twice. The
+conditions are split in two: `standing` is of the worker at this instant (never remembered), `unfit`
+compares what is asked with what the worker has, changes only with their versions and is memoised
+by `demands.fitting`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import decode
+
+from feltd.clock import Now
+from feltd.store.tx import Row
+
+#: Every rule by name, in the order they are tested; the first that fails is the one to tell.
+RULES: dict[str, str] = {
+    "tenant": "the work is of another tenant",
+    "application": "the work is of another application",
+    "not_ready": "the worker is not READY",
+    "draining": "the worker is draining",
+    "full": "the worker holds as many claims as its concurrency",
+    "unhealthy": "the worker does not report HEALTHY",
+    "stale": "the worker was not heard within its heartbeat timeout",
+    "capabilities": "the worker was not granted every capability of the work",
+    "grant": "the worker's grant has ended or is being compared",
+    "workload_kinds": "the worker does not take this definition",
+    "resources": "the work asks for more than the worker's resource profile",
+    "required_labels": "a required label differs",
+    "anti_affinity": "a label matches one the work avoids",
+}
+
+
+class Wanted(Struct, frozen=True):
+    """What a demand or a workload asks of a worker."""
+
+    definition_id: str
+    definition_revision: str
+    capabilities: frozenset[str]
+    resources: dict[str, int]
+    required_labels: dict[str, str]
+    anti_affinity: dict[str, str]
+
+
+class Offered(Struct, frozen=True):
+    """What a worker has, as far as work can ask for it."""
+
+    granted: frozenset[str]
+    kinds: frozenset[str]
+    profile: dict[str, int]
+    labels: dict[str, str]
+
+
+def of_demand(row: Row | Mapping[str, Any]) -> Wanted:
+    """What a demands row asks for."""
+    return _wanted(row, row["capabilities"])
+
+
+def of_workload(row: Row | Mapping[str, Any]) -> Wanted:
+    """What a workloads row asks for."""
+    return _wanted(row, row["capability_snapshot"])
+
+
+def of_worker(row: Row | Mapping[str, Any]) -> Offered:
+    """What a workers row has to offer."""
+    return Offered(
+        granted=frozenset(decode(row["granted_capabilities"])),
+        kinds=frozenset(decode(row["workload_kinds"])),
+        profile=decode(row["resource_profile"]),
+        labels=decode(row["labels"]),
+    )
+
+
+def first_failing(
+    worker: Row | Mapping[str, Any],
+    workload: Row | Mapping[str, Any],
+    now: Now,
+    *,
+    active: int,
+) -> list[str]:
+    """The first rule that keeps this worker from this workload: one name of RULES, or none.
+
+    Takes a workers row and a workloads row; `active` is how many live claims the worker holds.
+    """
+    return failing(worker, workload, now, active=active)[:1]
+
+
+def failing(
+    worker: Row | Mapping[str, Any],
+    workload: Row | Mapping[str, Any],
+    now: Now,
+    *,
+    active: int,
+) -> list[str]:
+    """Every rule that keeps this worker from this workload, in the order of RULES."""
+    rules: list[str] = []
+    if worker["tenant_id"] != workload["tenant_id"]:
+        rules.append("tenant")
+    if worker["application_id"] != workload["application_id"]:
+        rules.append("application")
+    found = {
+        *rules,
+        *standing(worker, now, active=active),
+        *unfit(of_worker(worker), of_workload(workload)),
+    }
+    return [rule for rule in RULES if rule in found]
+
+
+def standing(worker: Row | Mapping[str, Any], now: Now, *, active: int) -> list[str]:
+    """The rules that keep the worker from any work at this instant, in the order of RULES."""
+    rules: list[str] = []
+    if worker["lifecycle"] == "DRAINING" or worker["drain_at_ms"] is not None:
+        rules.append("draining")
+    elif worker["lifecycle"] != "READY":
+        rules.append("not_ready")
+    if active >= worker["concurrency"]:
+        rules.append("full")
+    if worker["health"] != "HEALTHY":
+        rules.append("unhealthy")
+    if worker["last_seen_at_ms"] + worker["heartbeat_timeout_ms"] <= now.lease_ms:
+        rules.append("stale")
+    ends_at_ms = worker["authority_expires_at_ms"]
+    if (
+        not worker["authority_live"]
+        or worker["authority_unsettled"]
+        or (ends_at_ms is not None and ends_at_ms <= now.wall_ms)
+    ):
+        rules.append("grant")
+    return rules
+
+
+def unfit(offered: Offered, wanted: Wanted) -> list[str]:
+    """The rules by which what is asked and what is offered do not fit, in the order of RULES."""
+    rules: list[str] = []
+    if not wanted.capabilities <= offered.granted:
+        rules.append("capabilities")
+    if offered.kinds and not takes(offered.kinds, wanted):
+        rules.append("workload_kinds")
+    if _exceeds(wanted.resources, offered.profile):
+        rules.append("resources")
+    labels = offered.labels
+    if any(labels.get(key) != text for key, text in wanted.required_labels.items()):
+        rules.append("required_labels")
+    if any(labels.get(key) == text for key, text in wanted.anti_affinity.items()):
+        rules.append("anti_affinity")
+    return rules
+
+
+def takes(kinds: Iterable[str], wanted: Wanted) -> bool:
+    """Whether a list of kinds holds the definition, with or without its revision."""
+    named = kinds if isinstance(kinds, frozenset) else frozenset(kinds)
+    return (
+        wanted.definition_id in named
+        or f"{wanted.definition_id}#{wanted.definition_revision}" in named
+    )
+
+
+def _exceeds(asked: Mapping[str, int], profile: Mapping[str, int]) -> bool:
+    # A resource the profile does not name is one the worker does not have.
+    return any(amount > profile.get(name, 0) for name, amount in asked.items())
+
+
+def _wanted(row: Row | Mapping[str, Any], capabilities: str) -> Wanted:
+    placement = decode(row["placement"])
+    return Wanted(
+        definition_id=row["definition_id"],
+        definition_revision=row["definition_revision"],
+        capabilities=frozenset(decode(capabilities)),
+        resources=decode(row["resources"]),
+        required_labels=placement.get("required_labels", {}),
+        anti_affinity=placement.get("anti_affinity", {}),
+    )

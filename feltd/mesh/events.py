@@ -8,6 +8,9 @@ row of its own. Every audit row's hash covers the row before it, so a change any
 import hashlib
 
 from feltd.clock import Now
+from feltd.identity.audit import act as act
+from feltd.identity.audit import append, ledger
+from feltd.identity.audit import hash_of as hash_of
 from feltd.store.tx import Row, Tx
 
 TELL = """
@@ -26,26 +29,6 @@ SELECT e.seq, e.at_ms, e.kind, e.tenant_id, e.application_id, e.workload_id, e.w
  ORDER BY e.seq
 """
 
-LEDGER = """
-SELECT commit_seq, sealed_seq, audit_seq, audit_hash
-  FROM ledger
- WHERE id = 1
-"""
-
-APPEND = """
-INSERT INTO audit (seq, kind, at_ms, wall_at_ms, first_event_seq, last_event_seq, actor, action,
-                   subject, reason, digest, prev_hash, hash)
-VALUES (:seq, :kind, :at_ms, :wall_at_ms, :first_event_seq, :last_event_seq, :actor, :action,
-        :subject, :reason, :digest, :prev_hash, :hash)
-"""
-
-CHAIN = """
-UPDATE ledger
-   SET audit_seq = :seq,
-       audit_hash = :hash
- WHERE id = 1
-"""
-
 COUNT_COMMIT = """
 UPDATE ledger
    SET commit_seq = commit_seq + 1,
@@ -54,22 +37,6 @@ UPDATE ledger
        wall_offset_ms = :wall_offset_ms
  WHERE id = 1
 """
-
-#: Columns of an audit row that its hash covers, in this order, the previous hash last.
-HASHED = (
-    "seq",
-    "kind",
-    "at_ms",
-    "wall_at_ms",
-    "first_event_seq",
-    "last_event_seq",
-    "actor",
-    "action",
-    "subject",
-    "reason",
-    "digest",
-    "prev_hash",
-)
 
 
 def tell(
@@ -110,38 +77,20 @@ def tell(
     )
 
 
-def act(
-    tx: Tx,
-    now: Now,
-    actor: str,
-    action: str,
-    subject: str,
-    *,
-    reason: str | None = None,
-    body: bytes = b"",
-) -> None:
-    """Write down a deed of a person or service in the audit chain, the body as a digest."""
-    ledger = _ledger(tx)
-    digest = hashlib.sha256(body).hexdigest()
-    _append(
-        tx, now, ledger, "act", digest, actor=actor, action=action, subject=subject, reason=reason
-    )
-
-
 def seal(tx: Tx, now: Now) -> None:
     """End a commit: one audit row over the events it wrote, and the next commit number.
 
     The writer runs it last in every commit that changed anything.
     """
-    ledger = _ledger(tx)
-    fresh = tx.rows(UNSEALED, {"sealed_seq": ledger["sealed_seq"]})
-    sealed_seq = ledger["sealed_seq"]
+    counts = ledger(tx)
+    fresh = tx.rows(UNSEALED, {"sealed_seq": counts["sealed_seq"]})
+    sealed_seq = counts["sealed_seq"]
     if fresh:
         sealed_seq = fresh[-1]["seq"]
-        _append(
+        append(
             tx,
             now,
-            ledger,
+            counts,
             "commit",
             digest_of(fresh),
             first_event_seq=fresh[0]["seq"],
@@ -163,48 +112,3 @@ def digest_of(events: list[Row]) -> str:
     for event in events:
         digest.update(repr(tuple(event)).encode())
     return digest.hexdigest()
-
-
-def hash_of(row: dict[str, object] | Row) -> str:
-    """SHA-256, hex, of an audit row over HASHED."""
-    return hashlib.sha256(repr(tuple(row[name] for name in HASHED)).encode()).hexdigest()
-
-
-def _ledger(tx: Tx) -> Row:
-    ledger = tx.row(LEDGER)
-    if ledger is None:
-        raise RuntimeError("the ledger row is missing: this file was not made by feltd init")
-    return ledger
-
-
-def _append(
-    tx: Tx,
-    now: Now,
-    ledger: Row,
-    kind: str,
-    digest: str,
-    *,
-    first_event_seq: int | None = None,
-    last_event_seq: int | None = None,
-    actor: str | None = None,
-    action: str | None = None,
-    subject: str | None = None,
-    reason: str | None = None,
-) -> None:
-    row: dict[str, object] = {
-        "seq": ledger["audit_seq"] + 1,
-        "kind": kind,
-        "at_ms": now.lease_ms,
-        "wall_at_ms": now.wall_ms,
-        "first_event_seq": first_event_seq,
-        "last_event_seq": last_event_seq,
-        "actor": actor,
-        "action": action,
-        "subject": subject,
-        "reason": reason,
-        "digest": digest,
-        "prev_hash": ledger["audit_hash"],
-    }
-    row["hash"] = hash_of(row)
-    tx.change(APPEND, row)
-    tx.change(CHAIN, {"seq": row["seq"], "hash": row["hash"]})

@@ -44,10 +44,16 @@ def document(refused: Refused, request_id: str) -> dict[str, Any]:
     return own | {name: fact for name, fact in facts.items() if name not in own}
 
 
-def render(refused: Refused, request_id: str) -> tuple[int, bytes, Headers]:
-    """Status, body and headers of the answer to `refused`."""
+def render(refused: Refused, request_id: str, *, status: int = 0) -> tuple[int, bytes, Headers]:
+    """Status, body and headers of the answer to `refused`.
+
+    `status` replaces the table's where HTTP itself has a narrower one (505); 0 does not.
+    """
     row, facts = refused.row, refused.facts
-    body = _ordered(document(refused, request_id))
+    members = document(refused, request_id)
+    status = status or row.status
+    members["status"] = status
+    body = _ordered(members)
     headers = [
         (b"content-type", b"application/problem+json"),
         (b"content-length", b"%d" % len(body)),
@@ -59,7 +65,7 @@ def render(refused: Refused, request_id: str) -> tuple[int, bytes, Headers]:
         headers.append((b"allow", str(facts[ALLOW]).encode("ascii")))
     if row.status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="feltd"'))
-    return row.status, body, headers
+    return status, body, headers
 
 
 def internal() -> Refused:

@@ -1,0 +1,160 @@
+"""Sockets before anybody serves on them: bound and listening by ourselves, so that port 0 is known.
+
+Also the place of the operator's own socket, and the limit of open files. No asyncio here.
+"""
+
+import errno
+import hashlib
+import os
+import resource
+import socket
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+
+#: Waiting connections the kernel keeps; a herd that reconnects after a restart must fit.
+BACKLOG = 1_024
+#: Files beside connections: the database, its readers, logs, and what the libraries open.
+FILES_RESERVED = 256
+#: The kernel takes 107 bytes; some tools of operators take less.
+SOCKET_PATH_BYTES_MAX = 100
+
+
+class ListenProblem(Exception):
+    """The daemon cannot listen as it was told; the text says why in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening socket, as the number of its file, and what to call it."""
+
+    fd: int
+    url: str
+
+
+def listen_tcp(host: str, port: int, *, tls: bool = False) -> Listener:
+    """Bind and listen on one address; port 0 takes any. Raises ListenProblem."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, proto)
+    except (OSError, UnicodeError) as problem:
+        raise ListenProblem(f"cannot listen on {host}:{port}: {problem}") from None
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError as problem:
+        listening.close()
+        raise ListenProblem(f"cannot listen on {host}:{port}: {problem.strerror}") from None
+    return Listener(*_detached(listening, tls=tls))
+
+
+def adopt(fd: int, *, tls: bool = False) -> Listener:
+    """A socket handed over by `--fd` or systemd. Raises ListenProblem unless it listens."""
+    try:
+        listening = socket.socket(fileno=fd)
+    except OSError as problem:
+        raise ListenProblem(f"--fd {fd} is not a socket: {problem.strerror}") from None
+    if (
+        listening.type != socket.SOCK_STREAM
+        or listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 1
+    ):
+        listening.detach()
+        raise ListenProblem(f"--fd {fd} is not a listening stream socket")
+    return Listener(*_detached(listening, tls=tls))
+
+
+def listen_local(path: str) -> Listener:
+    """Bind and listen on the operator's socket, mode 0600. Raises ListenProblem.
+
+    Call it with the database's lock held: a socket left behind by a daemon that died is removed.
+    Nobody can connect before the mode is set, because it listens only then.
+    """
+    _prepare_folder(path)
+    try:
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(path)
+        os.chmod(path, 0o600)
+        listening.listen(BACKLOG)
+    except OSError as problem:
+        listening.close()
+        if problem.errno == errno.EADDRINUSE:
+            raise ListenProblem(f"{path} is in the way: remove it or move it") from None
+        raise ListenProblem(f"cannot listen on {path}: {problem.strerror}") from None
+    return Listener(*_detached(listening, tls=False))
+
+
+def local_socket_path(database_path: str, uid: int | None = None) -> str:
+    """Where the operator's socket of a database is: `<database>.sock`.
+
+    A longer path than 100 bytes becomes one in `/run/user/<uid>`, else `/tmp/feltd-<uid>`, named
+    by the first 16 hex digits of its SHA-256. `uid` is the daemon's user, by default the caller's.
+    """
+    path = os.path.abspath(database_path) + ".sock"
+    raw = os.fsencode(path)
+    if len(raw) <= SOCKET_PATH_BYTES_MAX:
+        return path
+    owner = os.geteuid() if uid is None else uid
+    folder = f"/run/user/{owner}"
+    if not os.path.isdir(folder):
+        folder = f"/tmp/feltd-{owner}"
+    return f"{folder}/{hashlib.sha256(raw).hexdigest()[:16]}.sock"
+
+
+def find_local_socket(database_path: str) -> str:
+    """Where a client looks: the socket of the user who owns the database, as the daemon chose."""
+    try:
+        owner = os.stat(database_path).st_uid
+    except OSError:
+        owner = os.geteuid()
+    return local_socket_path(database_path, owner)
+
+
+def raise_file_limit(connections_max: int) -> int:
+    """Raise the soft limit of open files to the hard one and answer it.
+
+    Raises ListenProblem when `connections_max` and 256 files beside them do not fit: asyncio does
+    not recover from running out of files.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            hard = soft
+    if hard != resource.RLIM_INFINITY and connections_max + FILES_RESERVED > hard:
+        raise ListenProblem(
+            f"--max-connections {connections_max} needs {connections_max + FILES_RESERVED} open "
+            f"files, but the limit is {hard}: lower it or raise LimitNOFILE"
+        )
+    return hard
+
+
+def _prepare_folder(path: str) -> None:
+    folder = os.path.dirname(path)
+    uid = os.geteuid()
+    if folder != f"/tmp/feltd-{uid}":
+        return
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    # /tmp belongs to everybody: a folder somebody else put there could lead anywhere.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
+        raise ListenProblem(f"{folder} is not a private folder of this user: remove it")
+
+
+def _detached(listening: socket.socket, *, tls: bool) -> tuple[int, str]:
+    name = listening.getsockname()
+    if listening.family == socket.AF_UNIX:
+        url = f"unix:{name}"
+    else:
+        host = f"[{name[0]}]" if ":" in name[0] else name[0]
+        url = f"{'https' if tls else 'http'}://{host}:{name[1]}"
+    return listening.detach(), url

@@ -1,0 +1,107 @@
+"""The ledger's one row: what the whole daemon counts, and what a start writes into it.
+
+A start raises the floor under the fencing tokens before anything is claimed, so that tokens grow
+over every restart and every restored file. Deciding what a start found is the daemon's; here are
+only the reads and writes it needs.
+"""
+
+from typing import NamedTuple
+
+from feltd.clock import Now
+from feltd.errors import Refused
+from feltd.mesh import events
+from feltd.model.base import Ask
+from feltd.store import dialect
+from feltd.store.tx import Row, Tx
+
+#: Tokens stay exact in every JSON client, with room for a ceiling above the floor.
+TOKEN_MAX = 2**53 - 2**21
+
+READ = """
+SELECT l.instance_id, l.commit_seq, l.sealed_seq, l.audit_seq, l.audit_hash, l.lease_ms,
+       l.wall_offset_ms, l.token_floor, l.served_at_ms, l.recover_slack_ms
+  FROM ledger l
+ WHERE l.id = 1
+"""
+
+BEGIN = """
+INSERT INTO ledger (id, instance_id, lease_ms)
+VALUES (1, :instance_id, :lease_ms)
+"""
+
+OPEN_RUN = """
+UPDATE ledger
+   SET token_floor = :token_floor,
+       served_at_ms = coalesce(served_at_ms, :now_ms),
+       recover_slack_ms = :recover_slack_ms
+ WHERE id = 1
+"""
+
+AUDIT_HASH = """
+SELECT a.hash
+  FROM audit a
+ WHERE a.seq = :seq
+"""
+
+
+class Opening(NamedTuple):
+    """What a start brings: the sidecar's ceiling (0: none) and how late a recovery may be."""
+
+    ceiling: int
+    recover_slack_ms: int
+    storage: str
+
+
+def read(tx: Tx, cmd: None = None, now: Now | None = None) -> Row:
+    """The ledger. Refuses STORAGE_UNAVAILABLE in a file that was never initialised."""
+    row = tx.row(READ)
+    if row is None:
+        raise Refused("STORAGE_UNAVAILABLE", "the ledger row is missing")
+    return row
+
+
+def begin(tx: Tx, instance_id: str, now: Now) -> None:
+    """Give a new database its ledger and its first audit row."""
+    tx.change(BEGIN, {"instance_id": instance_id, "lease_ms": now.lease_ms})
+    events.act(tx, now, "service:feltd", "init", instance_id)
+    events.seal(tx, now)
+
+
+def open_run(tx: Tx, cmd: Opening, now: Now) -> int:
+    """Raise the token floor for this run; tokens of it are greater than the floor returned.
+
+    The floor is the greatest of what is stored, the sidecar's ceiling and the wall clock in
+    microseconds. Raises ValueError when it leaves no room below 2^53: a clock far in the future.
+    """
+    ledger = read(tx)
+    issued = dialect.sequence(tx, "claims")
+    floor: int = max(ledger["token_floor"], issued, cmd.ceiling, now.wall_ms * 1_000)
+    if floor > TOKEN_MAX:
+        raise ValueError(f"no room for fencing tokens above {floor}")
+    dialect.raise_sequence(tx, "claims", floor)
+    tx.change(
+        OPEN_RUN,
+        {
+            "token_floor": floor,
+            "now_ms": now.lease_ms,
+            "recover_slack_ms": cmd.recover_slack_ms,
+        },
+    )
+    events.act(tx, now, "service:feltd", "start", ledger["instance_id"], reason=cmd.storage)
+    return floor
+
+
+def acknowledge(tx: Tx, ask: Ask[None], now: Now) -> None:
+    """Write down that a person has seen what the start found; `ask.id` is the storage label."""
+    events.act(tx, now, str(ask.caller.subject), "acknowledge", ask.id)
+
+
+def newest_token(tx: Tx) -> int:
+    """The greatest token the counter has given out, committed or not."""
+    return dialect.sequence(tx, "claims")
+
+
+def audit_hash(tx: Tx, seq: int) -> str:
+    """Hash of one audit row, '' for none."""
+    row = tx.row(AUDIT_HASH, {"seq": seq})
+    return str(row["hash"]) if row else ""

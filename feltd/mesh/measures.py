@@ -1,0 +1,115 @@
+"""What the gauges show of the rows: counts by state, the oldest waiting workload, what happened.
+
+Reads only, on a reader, asked at most every few seconds however often metrics are scraped. What
+happened is counted from the events after the last look, so a counter misses nothing and the cost is
+that of what is new.
+"""
+
+from typing import NamedTuple
+
+from feltd.clock import Now
+from feltd.store.tx import Tx
+
+#: Events counted in one look; the rest waits for the next one.
+EVENTS_MAX = 50_000
+#: A grant or key that ends within this is worth a look.
+EXPIRING_MS = 7 * 86_400_000
+
+WORKLOADS = """
+SELECT w.state, count(*) AS workloads
+  FROM workloads w
+ GROUP BY w.state
+"""
+
+OLDEST_OF_HEADS = """
+SELECT min(w.eligible_at_ms) AS eligible_at_ms
+  FROM demands d
+  JOIN workloads w ON w.seq = d.head_seq
+ WHERE d.head_rank IS NOT NULL
+"""
+
+WORKERS = """
+SELECT CASE WHEN k.lifecycle = 'READY' AND k.concurrency <= (SELECT count(*)
+                                                               FROM claims c
+                                                              WHERE c.worker_id = k.worker_id
+                                                                AND c.ended_at_ms IS NULL)
+            THEN 'BUSY'
+            ELSE k.lifecycle
+       END AS lifecycle,
+       count(*) AS workers
+  FROM workers k
+ WHERE k.removed_at_ms IS NULL
+ GROUP BY 1
+"""
+
+LAST_EVENT = """
+SELECT coalesce(max(e.seq), 0) AS seq
+  FROM events e
+"""
+
+HAPPENED = """
+SELECT e.to_state, e.end_kind, count(*) AS times
+  FROM events e
+ WHERE e.seq > :after_seq
+   AND e.seq <= :until_seq
+   AND e.fencing_token IS NOT NULL
+   AND (e.to_state = 'CLAIMED' OR e.end_kind IS NOT NULL)
+ GROUP BY e.to_state, e.end_kind
+"""
+
+EXPIRING = """
+SELECT (SELECT count(*)
+          FROM grants g
+         WHERE g.status = 'ACTIVE'
+           AND g.expires_at_ms > :wall_ms
+           AND g.expires_at_ms <= :until_ms) AS grants,
+       (SELECT count(*)
+          FROM keys y
+         WHERE y.revoked_at_ms IS NULL
+           AND y.expires_at_ms > :wall_ms
+           AND y.expires_at_ms <= :until_ms) AS keys
+"""
+
+
+class Measures(NamedTuple):
+    """One look. `claims` and `ends` are what came since the look before, up to `event_seq`."""
+
+    event_seq: int
+    workloads: dict[str, int]
+    workers: dict[str, int]
+    oldest_ready_ms: int
+    claims: int
+    ends: dict[str, int]
+    grants_expiring: int
+    keys_expiring: int
+
+
+def last_event(tx: Tx, cmd: None, now: Now) -> int:
+    """Where counting begins when the daemon starts."""
+    row = tx.row(LAST_EVENT)
+    return int(row["seq"]) if row else 0
+
+
+def measure(tx: Tx, after_seq: int, now: Now) -> Measures:
+    """Look once; `after_seq` is the `event_seq` of the look before."""
+    until_seq = min(last_event(tx, None, now), after_seq + EVENTS_MAX)
+    claims, ends = 0, dict[str, int]()
+    for row in tx.rows(HAPPENED, {"after_seq": after_seq, "until_seq": until_seq}):
+        if row["end_kind"] is not None:
+            ends[row["end_kind"]] = ends.get(row["end_kind"], 0) + row["times"]
+        else:
+            claims += row["times"]
+    oldest = tx.row(OLDEST_OF_HEADS)
+    eligible_at_ms = oldest["eligible_at_ms"] if oldest else None
+    until_ms = now.wall_ms + EXPIRING_MS
+    expiring = tx.row(EXPIRING, {"wall_ms": now.wall_ms, "until_ms": until_ms})
+    return Measures(
+        event_seq=until_seq,
+        workloads={row["state"]: row["workloads"] for row in tx.rows(WORKLOADS)},
+        workers={row["lifecycle"]: row["workers"] for row in tx.rows(WORKERS)},
+        oldest_ready_ms=0 if eligible_at_ms is None else max(0, now.lease_ms - eligible_at_ms),
+        claims=claims,
+        ends=ends,
+        grants_expiring=expiring["grants"] if expiring else 0,
+        keys_expiring=expiring["keys"] if expiring else 0,
+    )

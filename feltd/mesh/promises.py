@@ -1,0 +1,149 @@
+"""What feltd promises, as questions to the rows: an answer is a broken promise.
+
+`feltd check`, the simulator and the tests ask the same questions. They only read, inside one read
+transaction, so that they run beside a live daemon. Promises about what was answered over HTTP have
+no row to ask and are kept by tests alone.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from feltd.mesh import events, promised
+from feltd.mesh.promised import PROMISES
+from feltd.store import dialect
+from feltd.store.tx import Row, Tx
+
+#: Rows shown of one broken promise; more would hide the next one.
+SHOWN_MAX = 20
+#: Rows of the audit chain read at a time.
+PAGE = 1_000
+
+AUDIT_PAGE = """
+SELECT a.seq, a.kind, a.at_ms, a.wall_at_ms, a.first_event_seq, a.last_event_seq, a.actor,
+       a.action, a.subject, a.reason, a.digest, a.prev_hash, a.hash
+  FROM audit a
+ WHERE a.seq > :after_seq
+ ORDER BY a.seq
+ LIMIT :page
+"""
+
+SEALED_EVENTS = """
+SELECT e.seq, e.at_ms, e.kind, e.tenant_id, e.application_id, e.workload_id, e.worker_id,
+       e.fencing_token, e.from_state, e.to_state, e.eligible_at_ms, e.expires_at_ms, e.end_kind,
+       e.actor
+  FROM events e
+ WHERE e.seq BETWEEN :first_seq AND :last_seq
+ ORDER BY e.seq
+"""
+
+LEDGER = """
+SELECT l.commit_seq, l.audit_seq, l.audit_hash, l.sealed_seq
+  FROM ledger l
+ WHERE l.id = 1
+"""
+
+NEWEST_TOKEN = """
+SELECT max(c.fencing_token) AS fencing_token
+  FROM claims c
+"""
+
+
+class Broken(NamedTuple):
+    """A promise that does not hold: its id, what it says, and the rows that break it."""
+
+    id: str
+    says: str
+    rows: list[str]
+
+
+class Link(NamedTuple):
+    """Where a walk along the audit chain stands; `START` is before the first row."""
+
+    seq: int
+    hash: str
+    event_seq: int
+
+
+START = Link(0, "", 0)
+
+
+def ids() -> list[str]:
+    """The ids of every promise `ask` and `walk` look into, in order."""
+    return [one.id for one in PROMISES] + ["I20", "I23"]
+
+
+def says(promise_id: str) -> str:
+    """A promise in words."""
+    return {one.id: one.says for one in PROMISES}.get(promise_id) or promised.SAYS[promise_id]
+
+
+def ask(tx: Tx, mark_commit_seq: int | None = None) -> list[Broken]:
+    """Every broken promise that a query can find; empty when all hold.
+
+    `mark_commit_seq` is the commit number the sidecar remembers, None without one. The audit
+    chain is walked by `walk`.
+    """
+    found = []
+    for one in PROMISES:
+        rows = tx.rows(one.sql)
+        if rows:
+            found.append(Broken(one.id, one.says, _shown(rows)))
+    ledger = tx.row(LEDGER)
+    if ledger is None:
+        return [*found, Broken("I23", says("I23"), ["the ledger row is missing"])]
+    newest = tx.row(NEWEST_TOKEN)
+    counter = dialect.sequence(tx, "claims")
+    if newest is not None and (newest["fencing_token"] or 0) > counter:
+        told = f"newest token {newest['fencing_token']}, counter {counter}"
+        found.append(Broken("I3", says("I3"), [told]))
+    if mark_commit_seq is not None and ledger["commit_seq"] < mark_commit_seq:
+        told = f"commit {ledger['commit_seq']} in the database, {mark_commit_seq} in the sidecar"
+        found.append(Broken("I23", says("I23"), [told]))
+    return found
+
+
+def walk(tx: Tx, since: Link = START) -> tuple[Link, list[Broken]]:
+    """Recompute the audit chain after `since`: where it ends, and what is wrong in it.
+
+    Each row's hash, its link to the row before, its digest over the events it seals, that every
+    event is sealed once, and that the ledger names the last row.
+    """
+    wrong: list[str] = []
+    link = since
+    for row in _audit(tx, since.seq):
+        if row["seq"] != link.seq + 1 or row["prev_hash"] != link.hash:
+            wrong.append(f"audit {row['seq']} does not follow audit {link.seq}")
+        if events.hash_of(row) != row["hash"]:
+            wrong.append(f"audit {row['seq']} is not what was hashed")
+        event_seq = link.event_seq
+        if row["kind"] == "commit":
+            event_seq = row["last_event_seq"]
+            bounds = {"first_seq": row["first_event_seq"], "last_seq": event_seq}
+            if row["first_event_seq"] != link.event_seq + 1:
+                wrong.append(f"audit {row['seq']} leaves out or repeats events")
+            if events.digest_of(tx.rows(SEALED_EVENTS, bounds)) != row["digest"]:
+                wrong.append(f"audit {row['seq']} seals other events than there are")
+        link = Link(row["seq"], row["hash"], event_seq)
+    ledger = tx.row(LEDGER)
+    if ledger is not None:
+        if (ledger["audit_seq"], ledger["audit_hash"]) != (link.seq, link.hash):
+            wrong.append(f"the chain ends at {link.seq}, the ledger at {ledger['audit_seq']}")
+        beyond = {"first_seq": link.event_seq + 1, "last_seq": ledger["sealed_seq"]}
+        if ledger["sealed_seq"] != link.event_seq or tx.rows(SEALED_EVENTS, beyond):
+            wrong.append(f"events after {link.event_seq} are not sealed")
+    return link, [Broken("I20", says("I20"), wrong[:SHOWN_MAX])] if wrong else []
+
+
+def _audit(tx: Tx, after_seq: int) -> Iterator[Row]:
+    while rows := tx.rows(AUDIT_PAGE, {"after_seq": after_seq, "page": PAGE}):
+        yield from rows
+        after_seq = rows[-1]["seq"]
+
+
+def _shown(rows: list[Row]) -> list[str]:
+    shown = [
+        ", ".join(f"{name}={told}" for name, told in dict(row).items()) for row in rows[:SHOWN_MAX]
+    ]
+    if len(rows) > SHOWN_MAX:
+        shown.append(f"and {len(rows) - SHOWN_MAX} more")
+    return shown

@@ -121,6 +121,9 @@ CREATE TABLE workloads (
 -- Only what may be claimed now stands in the claim index, so that depth costs nothing.
 CREATE INDEX workloads_ready ON workloads (lane_id, rank, seq) WHERE state = 'READY' AND due = 1;
 CREATE INDEX workloads_waiting ON workloads (eligible_at_ms, seq) WHERE state = 'READY' AND due = 0;
+-- Few name a wall instant: those are moved when the wall clock is.
+CREATE INDEX workloads_instants ON workloads (not_before_at_ms, seq)
+ WHERE state = 'READY' AND due = 0 AND not_before_at_ms IS NOT NULL;
 CREATE INDEX workloads_leased ON workloads (expires_at_ms, seq) WHERE state IN ('CLAIMED', 'RUNNING', 'CHECKPOINTED');
 CREATE INDEX workloads_of_demand ON workloads (demand_id) WHERE demand_id IS NOT NULL;
 CREATE INDEX workloads_by_state ON workloads (tenant_id, state, seq);

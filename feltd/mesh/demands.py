@@ -16,6 +16,7 @@ from msgspec.json import encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.mesh import placement as rules
+from feltd.model.workload import Placement, Resources
 from feltd.store.tx import Row, Tx
 
 #: A worker is compared with every demand of its application once: 2,000 comparisons take 2 ms.
@@ -232,8 +233,8 @@ def find(
     definition_id: str,
     definition_revision: str,
     capabilities: Iterable[str],
-    resources: Mapping[str, int],
-    placement: Mapping[str, Any],
+    resources: Resources,
+    placement: Placement,
 ) -> tuple[int, int]:
     """(demand_id, lane_id) of what is asked, made when it is new.
 

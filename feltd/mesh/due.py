@@ -4,12 +4,19 @@ Only the keeper calls these, each bounded by a limit and harmless to repeat. Who
 row READY and due in one statement offers it himself (see demands.offer).
 """
 
+from typing import NamedTuple
+
 from feltd.clock import Now
-from feltd.mesh import demands
+from feltd.mesh import demands, retry
+from feltd.model.base import INTEGER_MAX
 from feltd.store.tx import Row, Tx
 
 #: Where in tx.memo stands which demand was looked at last.
 PRUNED = "due.pruned"
+#: Where in tx.memo stands how far the waiting instants were gone over, and for which offset.
+RESCALED = "due.rescaled"
+#: Wall and lease time may drift this far apart before instants are moved.
+DRIFT_MS_MAX = 1_000
 
 PROMOTE = """
 UPDATE workloads
@@ -35,6 +42,27 @@ SELECT w.eligible_at_ms
  LIMIT 1
 """
 
+WAITING_FOR_INSTANT = """
+SELECT w.seq, w.not_before_at_ms, w.ready_at_ms, w.priority, w.eligible_at_ms
+  FROM workloads w
+ WHERE w.state = 'READY'
+   AND w.due = 0
+   AND w.not_before_at_ms IS NOT NULL
+   AND (w.not_before_at_ms, w.seq) > (:after_ms, :after_seq)
+ ORDER BY w.not_before_at_ms, w.seq
+ LIMIT :limit
+"""
+
+RESCALE = """
+UPDATE workloads
+   SET eligible_at_ms = :eligible_at_ms,
+       rank = :rank
+ WHERE seq = :seq
+   AND state = 'READY'
+   AND due = 0
+   AND attempts_spent = 0
+"""
+
 DEAD = """
 SELECT d.demand_id, d.tenant_id, d.application_id,
        EXISTS (SELECT 1 FROM workloads w WHERE w.demand_id = d.demand_id) AS live
@@ -43,6 +71,14 @@ SELECT d.demand_id, d.tenant_id, d.application_id,
  ORDER BY d.demand_id
  LIMIT :limit
 """
+
+
+class _Tour(NamedTuple):
+    """Rows up to (after_ms, after_seq) stand right for this offset; after_ms None: all do."""
+
+    offset_ms: int
+    after_ms: int | None
+    after_seq: int
 
 
 def promote(tx: Tx, limit: int, now: Now) -> tuple[int, int | None]:
@@ -61,6 +97,51 @@ def promote(tx: Tx, limit: int, now: Now) -> tuple[int, int | None]:
         tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")
     coming = tx.row(NEXT_DUE)
     return len(promoted), None if coming is None else int(coming["eligible_at_ms"])
+
+
+def eligible_at_ms(now: Now, not_before_at_ms: int | None) -> int:
+    """The lease time at which work made READY now may run: now, or its wall instant if later."""
+    if not_before_at_ms is None:
+        return now.lease_ms
+    return min(max(now.lease_ms, now.lease_from_wall(not_before_at_ms)), INTEGER_MAX)
+
+
+def rescale(tx: Tx, limit: int, now: Now) -> int:
+    """Move waiting rows to where their not_before stands now, `limit` at a time; how many.
+
+    Does nothing until wall and lease time differ by a second more or less than when the rows were
+    last gone over; then goes over all of them, in slices. Rows that wait for a backoff stay.
+    """
+    offset_ms = now.wall_ms - now.lease_ms
+    tour: _Tour | None = tx.memo.get(RESCALED)
+    if tour is None or abs(offset_ms - tour.offset_ms) > DRIFT_MS_MAX:
+        tour = _Tour(offset_ms, -1, 0)
+    elif tour.after_ms is None:
+        return 0
+    rows = tx.rows(
+        WAITING_FOR_INSTANT,
+        {"after_ms": tour.after_ms, "after_seq": tour.after_seq, "limit": limit},
+    )
+    moved = 0
+    for row in rows:
+        instant_ms = max(row["ready_at_ms"], row["not_before_at_ms"] - tour.offset_ms)
+        instant_ms = min(instant_ms, INTEGER_MAX)
+        if instant_ms != row["eligible_at_ms"]:
+            moved += tx.change(
+                RESCALE,
+                {
+                    "seq": row["seq"],
+                    "eligible_at_ms": instant_ms,
+                    "rank": retry.rank(instant_ms, row["priority"]),
+                },
+            )
+    last = rows[-1] if len(rows) == limit else None
+    tx.memo[RESCALED] = (
+        _Tour(tour.offset_ms, None, 0)
+        if last is None
+        else _Tour(tour.offset_ms, last["not_before_at_ms"], last["seq"])
+    )
+    return moved
 
 
 def prune(tx: Tx, limit: int, now: Now) -> int:

@@ -316,7 +316,7 @@ class After(Struct, frozen=True):
     limit: int = 50
 
 
-class LogLine(Struct, frozen=True):
+class LoggedLine(Struct, frozen=True):
     """One line a worker logged; `at_ms` is wall time."""
 
     seq: int
@@ -330,7 +330,7 @@ class LogLine(Struct, frozen=True):
 class Logs(Struct, frozen=True):
     """Lines in order; `final`: the workload has ended, no more come."""
 
-    items: list[LogLine]
+    items: list[LoggedLine]
     final: bool
 
 

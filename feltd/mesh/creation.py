@@ -1,0 +1,351 @@
+"""How work comes in: one workload, or a batch of them, each named for ever by its own key.
+
+The caller and its grant decide what may be asked for; what a body says of them is only compared.
+A repeated creation is the first one's workload, so that a lost answer costs nothing.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import structs
+from msgspec.json import encode
+
+from feltd.clock import Now
+from feltd.errors import Refused
+from feltd.identity import grants, principals
+from feltd.mesh import demands, due, events, retry, secrets, workloads
+from feltd.model.base import Ask, Caller
+from feltd.model.grant import Grant
+from feltd.model.workload import (
+    INPUT_BYTES_MAX,
+    Batch,
+    BatchAnswer,
+    Created,
+    Creation,
+    Made,
+    NewWorkload,
+    Placement,
+    Refusal,
+    Resources,
+    RetryPolicy,
+    Tombstone,
+)
+from feltd.store.tx import Row, Tx
+
+#: Members of a body that a repeat may say otherwise.
+NOT_ASKED = ("authorization_grant", "created_at_ms", "requested_by", "input")
+#: 80 bits beside the milliseconds: ids of one millisecond never meet.
+RANDOM_DIGITS = 20
+
+NAMED = """
+SELECT w.workload_id, w.state, w.body_sha256, w.result_id, 0 AS pruned
+  FROM workloads w
+ WHERE w.tenant_id = :tenant_id
+   AND w.application_id = :application_id
+   AND w.idempotency_key = :idempotency_key
+UNION ALL
+SELECT t.workload_id, t.state, t.body_sha256, t.result_id, 1 AS pruned
+  FROM tombstones t
+ WHERE t.tenant_id = :tenant_id
+   AND t.application_id = :application_id
+   AND t.idempotency_key = :idempotency_key
+"""
+
+CREATE = """
+INSERT INTO workloads (workload_id, tenant_id, application_id, idempotency_key, state, lane_id,
+                       demand_id, rank, due, eligible_at_ms, max_attempts, priority,
+                       not_before_at_ms, ready_at_ms, created_at_ms, environment, definition_id,
+                       definition_revision, trigger, requested_by, authorization_grant_id,
+                       capability_snapshot, connection_scopes, retry_policy, placement, resources,
+                       on_worker_lost, labels, traceparent, body_sha256, input)
+VALUES (:workload_id, :tenant_id, :application_id, :idempotency_key, 'READY', :lane_id,
+        :demand_id, :rank, :due, :eligible_at_ms, :max_attempts, :priority,
+        :not_before_at_ms, :now_ms, :now_ms, :environment, :definition_id,
+        :definition_revision, :trigger, :requested_by, :authorization_grant_id,
+        :capability_snapshot, :connection_scopes, :retry_policy, :placement, :resources,
+        :on_worker_lost, :labels, :traceparent, :body_sha256, :input)
+RETURNING seq
+"""
+
+
+def create(tx: Tx, ask: Ask[Creation], now: Now) -> Created:
+    """Make one workload, READY at once or at its not_before, and offer it to who waits.
+
+    `ask.fresh` is any random text. Repeating with the same key and the same body gives the first
+    workload, whatever became of it (a tombstone for 7 days after it was pruned). Refuses
+    WORKLOAD_UNAUTHORIZED without a live grant of the caller that covers it,
+    WORKLOAD_IDEMPOTENCY_CONFLICT for a key that names other work, WORKLOAD_INVALID for what does
+    not fit, WORKLOAD_SECRET_IN_TEXT for labels that look like a secret.
+    """
+    principals.confirm(tx, ask.caller, now)
+    grant = _grant(tx, ask.caller, ask.body.grant_id, now)
+    made = _create(tx, now, ask.caller, grant, ask.body, _identity(now, ask.fresh, 0))
+    if isinstance(made, Tombstone):
+        return Created(made, created=False)
+    row = tx.rows(workloads.READ, {"workload_id": made.workload_id})[0]
+    if made.created:
+        return Created(workloads.shape(row, [], None), created=True)
+    return Created(workloads.shown(tx, row), created=False)
+
+
+def create_batch(tx: Tx, ask: Ask[Batch], now: Now) -> BatchAnswer:
+    """Make many workloads in one transaction, each for itself: a refused one stops no other.
+
+    With `atomic` the first refusal refuses all of them (its `errors` point below its item) and
+    nothing is stored. Repeating is as with `create`, item by item. The refusals are the same.
+    """
+    principals.confirm(tx, ask.caller, now)
+    known: dict[str | None, Grant | Refused | None] = {}
+    items: list[Made | Refusal] = []
+    for place, item in enumerate(ask.body.items):
+        if isinstance(item, Refusal):
+            refusal = item
+        else:
+            identity = _identity(now, ask.fresh, place)
+            try:
+                items.append(_in_batch(tx, now, ask.caller, known, item, identity))
+                continue
+            except Refused as refused:
+                refusal = Refusal(refused.code, refused.detail, refused.facts.get("errors"))
+        if ask.body.atomic:
+            raise _whole(refusal, place)
+        items.append(refusal)
+    return BatchAnswer(items)
+
+
+def body_digest(body: NewWorkload, owner: Mapping[str, str], text: bytes) -> str:
+    """SHA-256, hex, of what is asked with defaults filled in; `text` is the input as stored."""
+    asked = structs.asdict(body)
+    for member in NOT_ASKED:
+        del asked[member]
+    asked.update(
+        owner,
+        capability_snapshot=_set(body.capability_snapshot),
+        connection_scopes=_set(body.connection_scopes),
+        retry_policy=_policy(body),
+        placement=body.placement or Placement(),
+        resources=body.resources or Resources(),
+    )
+    digest = hashlib.sha256(encode(asked, order="deterministic"))
+    digest.update(b"\0")
+    digest.update(text)
+    return digest.hexdigest()
+
+
+def _in_batch(
+    tx: Tx,
+    now: Now,
+    caller: Caller,
+    known: dict[str | None, Grant | Refused | None],
+    item: Creation,
+    workload_id: str,
+) -> Made:
+    if item.grant_id not in known:
+        try:
+            known[item.grant_id] = _grant(tx, caller, item.grant_id, now)
+        except Refused as refused:
+            known[item.grant_id] = refused
+    grant = known[item.grant_id]
+    if isinstance(grant, Refused):
+        raise grant
+    made = tx.attempt(lambda: _create(tx, now, caller, grant, item, workload_id))
+    if isinstance(made, Tombstone):
+        return Made(made.workload_id, made.state, created=False)
+    return made
+
+
+def _whole(refusal: Refusal, place: int) -> Refused:
+    errors = [
+        {"pointer": f"/workloads/{place}{error['pointer']}", "detail": error["detail"]}
+        for error in refusal.errors or [{"pointer": "", "detail": refusal.detail}]
+    ]
+    return Refused(refusal.code, f"workload {place}: {refusal.detail}", errors=errors)
+
+
+def _grant(tx: Tx, caller: Caller, grant_id: str | None, now: Now) -> Grant | None:
+    # The local operator and --no-auth need none; what they name must still be theirs to use.
+    if caller.local and grant_id is None:
+        return None
+    return grants.usable(tx, caller, now, grant_id, code="WORKLOAD_UNAUTHORIZED")
+
+
+def _create(
+    tx: Tx, now: Now, caller: Caller, grant: Grant | None, creation: Creation, workload_id: str
+) -> Made | Tombstone:
+    body = creation.body
+    owner = _owner(caller, body, grant)
+    _authorize(caller, body, grant)
+    _screen(body.labels)
+    text = _input(creation)
+    digest = body_digest(body, owner, text)
+    named = tx.row(NAMED, {**owner, "idempotency_key": body.idempotency_key})
+    if named is not None:
+        return _repeated(named, digest)
+    placement = body.placement or Placement()
+    resources = body.resources or Resources()
+    demand_id, lane_id = demands.find(
+        tx,
+        now,
+        tenant_id=owner["tenant_id"],
+        application_id=owner["application_id"],
+        definition_id=body.definition_id,
+        definition_revision=body.definition_revision,
+        capabilities=body.capability_snapshot,
+        resources=resources,
+        placement=placement,
+    )
+    row: dict[str, Any] = {
+        **owner,
+        **_members(body, now),
+        "workload_id": workload_id,
+        "lane_id": lane_id,
+        "demand_id": demand_id,
+        "placement": _text(placement),
+        "resources": _text(resources),
+        "requested_by": str(caller.subject),
+        "authorization_grant_id": None if grant is None else grant.id,
+        "traceparent": creation.traceparent,
+        "body_sha256": digest,
+        "input": text.decode(),
+    }
+    _store(tx, now, row)
+    return Made(workload_id, "READY", created=True)
+
+
+def _members(body: NewWorkload, now: Now) -> dict[str, Any]:
+    """The columns of a new row that its body and the clock alone decide."""
+    eligible_at_ms = due.eligible_at_ms(now, body.not_before_at_ms)
+    policy = _policy(body)
+    return {
+        "idempotency_key": body.idempotency_key,
+        "rank": retry.rank(eligible_at_ms, body.priority),
+        "due": int(eligible_at_ms <= now.lease_ms),
+        "eligible_at_ms": eligible_at_ms,
+        "max_attempts": policy.max_attempts,
+        "priority": body.priority,
+        "not_before_at_ms": body.not_before_at_ms,
+        "now_ms": now.lease_ms,
+        "environment": body.environment,
+        "definition_id": body.definition_id,
+        "definition_revision": body.definition_revision,
+        "trigger": body.trigger,
+        "capability_snapshot": _text(_set(body.capability_snapshot)),
+        "connection_scopes": _text(_set(body.connection_scopes)),
+        "retry_policy": _text(policy),
+        "on_worker_lost": body.on_worker_lost,
+        "labels": _text(body.labels),
+    }
+
+
+def _store(tx: Tx, now: Now, row: dict[str, Any]) -> None:
+    """Insert the row, offer it when it is due, and write down that it came."""
+    made = tx.rows(CREATE, row)[0]
+    if row["due"]:
+        demands.offer(tx, row["lane_id"], row["demand_id"], row["rank"], made["seq"])
+        tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")
+    events.tell(
+        tx,
+        now,
+        "create",
+        tenant_id=row["tenant_id"],
+        application_id=row["application_id"],
+        workload_id=row["workload_id"],
+        to_state="READY",
+        eligible_at_ms=row["eligible_at_ms"],
+        actor=row["requested_by"],
+    )
+
+
+def _repeated(named: Row, digest: str) -> Made | Tombstone:
+    if named["body_sha256"] != digest:
+        raise Refused(
+            "WORKLOAD_IDEMPOTENCY_CONFLICT",
+            "the idempotency key names a workload that asked for something else",
+        )
+    if named["pruned"]:
+        return Tombstone(named["workload_id"], named["state"], named["result_id"])
+    return Made(named["workload_id"], named["state"], created=False)
+
+
+def _owner(caller: Caller, body: NewWorkload, grant: Grant | None) -> dict[str, str]:
+    """Tenant and application: what the body names, which must be the grant's, else the grant's."""
+    owner: dict[str, str] = {}
+    for member in ("tenant_id", "application_id"):
+        named = getattr(body, member)
+        allowed = None if grant is None else getattr(grant, member)
+        if allowed is None and caller.open:
+            allowed = named or principals.OPEN_TENANT
+        if named is None and allowed is None:
+            raise _invalid(f"/{member}", "is required where no grant names it")
+        if None not in (named, allowed) and named != allowed:
+            raise Refused("WORKLOAD_UNAUTHORIZED", f"the grant is for another {member[:-3]}")
+        owner[member] = allowed or named
+    if not caller.may_see(owner["tenant_id"]):
+        raise Refused("WORKLOAD_UNAUTHORIZED", "the key is not for the tenant of the grant")
+    return owner
+
+
+def _authorize(caller: Caller, body: NewWorkload, grant: Grant | None) -> None:
+    if body.requested_by is not None and body.requested_by != caller.subject:
+        raise _invalid("/requested_by", "must be the caller, or absent")
+    if grant is None:
+        return
+    if not grants.covers(grant, body.capability_snapshot):
+        raise Refused(
+            "WORKLOAD_UNAUTHORIZED", "the grant does not cover every capability of the snapshot"
+        )
+    most = grant.constraints.max_priority
+    if most is not None and body.priority > most:
+        raise Refused("WORKLOAD_UNAUTHORIZED", f"the grant allows a priority up to {most}")
+
+
+def _screen(labels: Mapping[str, str]) -> None:
+    for key, text in labels.items():
+        rule = secrets.found(f"{key}={text}")
+        if rule is not None:
+            raise Refused(
+                "WORKLOAD_SECRET_IN_TEXT",
+                f"a label looks like a secret (rule {rule}): labels are shown to everybody",
+                errors=[{"pointer": f"/labels/{_escaped(key)}", "detail": f"rule {rule}"}],
+            )
+
+
+def _input(creation: Creation) -> bytes:
+    text = creation.input
+    if text is None:
+        text = encode(creation.body.input, order="deterministic")
+    if len(text) > INPUT_BYTES_MAX:
+        raise _invalid("/input", f"takes {len(text)} bytes, at most {INPUT_BYTES_MAX} are allowed")
+    return text
+
+
+def _policy(body: NewWorkload) -> RetryPolicy:
+    policy = body.retry_policy or RetryPolicy()
+    return structs.replace(policy, retry_on=_set(policy.retry_on))
+
+
+def _identity(now: Now, fresh: str, place: int) -> str:
+    """The id of the workload at `place` of a command: milliseconds first, so that ids ascend."""
+    chance = hashlib.sha256(f"{fresh}/{place}".encode()).hexdigest()
+    return f"workload_{now.lease_ms:012x}{chance[:RANDOM_DIGITS]}"
+
+
+def _invalid(pointer: str, detail: str) -> Refused:
+    return Refused(
+        "WORKLOAD_INVALID",
+        f"{pointer}: {detail}",
+        errors=[{"pointer": pointer, "detail": detail}],
+    )
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _set(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(names)))
+
+
+def _text(value: object) -> str:
+    return encode(value, order="deterministic").decode()

@@ -20,7 +20,8 @@ CREATE TABLE grants (
   status              TEXT    NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'REVOKED')),
   CHECK (chain_expires_at_ms <= expires_at_ms)
 ) STRICT;
-CREATE INDEX grants_of_tenant ON grants (tenant_id, application_id, grant_id);
+CREATE INDEX grants_by_age ON grants (issued_at_ms, grant_id);
+CREATE INDEX grants_of_tenant ON grants (tenant_id, issued_at_ms, grant_id);
 CREATE INDEX grants_of_parent ON grants (parent_grant_id) WHERE parent_grant_id IS NOT NULL;
 
 CREATE TABLE keys (
@@ -45,6 +46,7 @@ CREATE TABLE keys (
   CHECK ((subject_type = 'worker') = (worker_id IS NOT NULL)),
   CHECK ((revoked_at_ms IS NULL) = (revoked_reason IS NULL))
 ) STRICT;
+CREATE INDEX keys_by_age ON keys (created_at_ms, key_id);
 CREATE INDEX keys_of_worker ON keys (worker_id) WHERE worker_id IS NOT NULL;
 CREATE INDEX keys_obtained_by ON keys (obtained_by) WHERE obtained_by IS NOT NULL;
 CREATE INDEX keys_of_grant ON keys (grant_id) WHERE grant_id IS NOT NULL;

@@ -1,4 +1,4 @@
-"""The audit chain: who did what, each row's hash over the row before it, so a change anywhere shows.
+"""The audit chain: who did what; each row's hash covers the row before it, so a change shows.
 
 Two kinds of rows stand in it. An `act` is written here, by the rule that does the deed, in the
 same transaction; a `commit` seals the events of a commit and is written by mesh/events.py. Neither

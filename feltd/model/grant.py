@@ -16,7 +16,6 @@ from feltd.model.base import (
     Instant,
     Labels,
     Name,
-    Names,
     Sentence,
     Subject,
 )
@@ -38,6 +37,16 @@ Runtime = Literal[
     "wasm", "process", "container", "browser", "remote", "hosted", "edge", "customer"
 ]
 Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
+#: A definition, or one revision of it: `definition#revision`.
+WorkloadKind = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=257,
+        pattern=r"\A(?!\.{1,2}(#|\Z))[A-Za-z0-9._@+\-]{1,128}"
+        r"(#(?!\.{1,2}\Z)[A-Za-z0-9._@+\-]{1,128})?\Z",
+    ),
+]
 GrantedCapabilities = Annotated[tuple[GrantedCapability, ...], Meta(max_length=256)]
 
 
@@ -66,13 +75,14 @@ class RuntimeCaps(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 class GrantConstraints(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Bounds on what is done under a grant; an absent member bounds nothing.
 
-    `labels` are put on every worker that registers with it.
+    An empty list of workload_kinds or runtimes allows none. `labels` are put on every worker that
+    registers with it.
     """
 
     max_concurrency: Concurrency | None = None
     max_workers: Annotated[int, Meta(ge=0, le=INTEGER_MAX)] | None = None
     labels: Labels | None = None
-    workload_kinds: Names | None = None
+    workload_kinds: Annotated[tuple[WorkloadKind, ...], Meta(max_length=256)] | None = None
     runtimes: Annotated[tuple[Runtime, ...], Meta(max_length=8)] | None = None
     max_priority: Annotated[int, Meta(ge=-1_000, le=1_000)] | None = None
     heartbeat_timeout_ms: Annotated[int, Meta(ge=2_000, le=3_600_000)] | None = None

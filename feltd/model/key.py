@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from feltd.model.base import Count, Id, Instant, Name, Names, Subject
+from feltd.model.base import Count, Id, Instant, Name, Subject
 from feltd.model.grant import GrantConstraints
 
 SubjectType = Literal["human", "user", "service", "api_key", "agent", "worker"]
@@ -45,6 +45,8 @@ Tenant = Annotated[
     str, Meta(min_length=1, max_length=128, pattern=r"\A(\*|(?!\.{1,2}\Z)[A-Za-z0-9._@+\-]+)\Z")
 ]
 Tenants = Annotated[tuple[Tenant, ...], Meta(min_length=1, max_length=256)]
+#: Daemons (`--namespace`) a key works on.
+Namespaces = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=256)]
 Scopes = Annotated[tuple[Scope, ...], Meta(max_length=64)]
 #: How long a rotated key goes on beside its successor: at most 30 days.
 OverlapMs = Annotated[int, Meta(ge=0, le=30 * 86_400_000)]
@@ -57,7 +59,7 @@ class CreateKey(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     name: Title
     scopes: Scopes | None = None
-    namespaces: Annotated[Names, Meta(min_length=1, max_length=256)] | None = None
+    namespaces: Namespaces | None = None
     tenants: Tenants | None = None
     subject_type: SubjectType | None = None
     identity_id: Name | None = None

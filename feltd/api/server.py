@@ -1,56 +1,47 @@
-"""Serving by hypercorn: the listeners, the caps on connections, the start and the end.
+"""Serving by hypercorn, with the bounds that hypercorn has no setting for.
 
-It alone puts connection.Connection in the place of `hypercorn.asyncio.run.TCPServer`; it knows no
-route and no noun.
+The only file that reaches into hypercorn: it puts its own connection class in the place of
+`hypercorn.asyncio.run.TCPServer`. Every point has a canary test on asyncio and uvloop, so that an
+upgrade of the library that breaks one is seen. It knows no route and no noun.
 """
 
 import asyncio
-import logging
 import os
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from ssl import SSLError
 from typing import Any
 from wsgiref.handlers import format_date_time
 
+import h11
 import hypercorn.asyncio.run
 from hypercorn.asyncio import serve
+from hypercorn.asyncio.task_group import TaskGroup, _handle
+from hypercorn.asyncio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol import events as streams
+from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
+from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import parse_socket_addr
 
-from feltd.api.connection import ACCEPT, HEAD, HEAD_BYTES_MAX, IDLE, Connection
+from feltd.api.early import HEAD_BYTES_MAX, early_answer, late_head
+from feltd.api.house import LINGER, House, Line, ServerSettings, log, started_elsewhere
+from feltd.api.inbox import Inbox
 from feltd.api.listen import BACKLOG, Listener, adopt, listen_local, listen_tcp, raise_file_limit
+from feltd.api.request import LOCAL, ON_GONE
 
-#: The operator's socket has room of its own: a flood on the network must not lock him out.
-LOCAL_CONNECTIONS_MAX = 128
+__all__ = ["Server", "ServerSettings"]
+
+#: Written at once; a client has the drain deadline for each such piece, so a slow line suffices.
+PIECE_BYTES = 64 * 1024
+#: Below this nothing needs draining: it is asyncio's own low-water mark.
+UNSENT_BYTES = 16 * 1024
+#: Of a refused body, at most this much is taken before the connection is cut.
+LINGER_BYTES = 1024 * 1024
 KEEP_ALIVE_REQUESTS_MAX = 2**62
-
-
-log = logging.getLogger("feltd.server")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
-    """Where to listen and what a connection may cost. `fd` comes before host and port."""
-
-    host: str = "127.0.0.1"
-    port: int = 7610
-    fd: int | None = None
-    #: The operator's own socket (listen.local_socket_path); None: none.
-    local_path: str | None = None
-    max_connections: int = 2_048
-    max_connections_per_address: int = 512
-    graceful_ms: int = 10_000
-    #: Above a worker's heartbeat interval and the longest poll, or each beat opens a connection.
-    keep_alive_ms: int = 75_000
-    #: From the first byte (the first time: from the accept) to the end of a request's head.
-    head_deadline_ms: int = 10_000
-    #: A client that takes nothing of its answer for this long is cut.
-    drain_deadline_ms: int = 10_000
-    tls_cert: str | None = None
-    tls_key: str | None = None
 
 
 class Server:
@@ -67,19 +58,13 @@ class Server:
         """`stop` ends serving; `hard_exit` (default: leave the process with code 1) is called from
         another thread when that takes longer than graceful_ms."""
         self.settings = settings
-        self.stopping = False
-        self.open: set[Connection] = set()
         self._app = app
-        self._stop = stop
-        self._hard_exit = hard_exit or _leave
-        self._addresses: Counter[str] = Counter()
-        self._local = 0
-        self._unready = 0
+        self._house = House(settings, stop=stop, late_head=late_head(), hard_exit=hard_exit)
 
     @property
     def connections(self) -> int:
-        """Gauge: open connections, the operator's own socket included."""
-        return len(self.open)
+        """Gauge: open connections, those of the operator's own socket included."""
+        return self._house.connections
 
     async def serve(self, on_ready: Callable[[str], None]) -> None:
         """Listen, call `on_ready(url)` once connections are taken, return after the stop.
@@ -94,115 +79,43 @@ class Server:
             main = adopt(settings.fd, tls=tls)
         else:
             main = listen_tcp(settings.host, settings.port, tls=tls)
+        path = settings.local_path
+        local = listen_local(path) if path is not None else None
         vars(hypercorn.asyncio.run)["TCPServer"] = Connection
-        served = [(self._app, HouseConfig(self, main, local=False))]
-        if settings.local_path is not None:
-            local = listen_local(settings.local_path)
-            served.append((_without_lifespan(self._app), HouseConfig(self, local, local=True)))
-        self._unready = len(served)
+        started = asyncio.Event()
 
-        async def trigger() -> None:
-            self._unready -= 1
-            if self._unready == 0:
+        async def main_trigger() -> None:
+            started.set()
+            if local is None:
                 on_ready(main.url)
-            await self._stop.wait()
-            self._begin_stop()
+            await self._house.stop.wait()
+            self._house.begin_stop()
+
+        async def local_trigger() -> None:
+            on_ready(main.url)
+            await self._house.stop.wait()
 
         loop = asyncio.get_running_loop()
-        running = [
-            loop.create_task(serve(app, config, shutdown_trigger=trigger, mode="asgi"))
-            for app, config in served
-        ]
+        config = HouseConfig(self._house, main, local=False)
+        serving = serve(self._app, config, shutdown_trigger=main_trigger, mode="asgi")
+        listeners = [loop.create_task(serving)]
+        if local is not None:
+            config = HouseConfig(self._house, local, local=True)
+            app = started_elsewhere(self._app, started)
+            serving = serve(app, config, shutdown_trigger=local_trigger, mode="asgi")
+            listeners.append(loop.create_task(serving))
         try:
-            await self._until_stopped(running)
+            await self._house.keep(listeners)
         finally:
-            if settings.local_path is not None:
-                _unlink(settings.local_path)
-
-    async def _until_stopped(self, running: list[asyncio.Task[None]]) -> None:
-        loop = asyncio.get_running_loop()
-        sweeper = loop.create_task(self._sweep())
-        stopped = loop.create_task(self._wait_for_stop())
-        timer: threading.Timer | None = None
-        try:
-            await asyncio.wait([stopped, sweeper, *running], return_when=asyncio.FIRST_COMPLETED)
-            graceful_s = self.settings.graceful_ms / 1000
-            timer = threading.Timer(graceful_s, self._hard_exit)
-            timer.daemon = True
-            timer.start()
-            self._stop.set()
-            _, late = await asyncio.wait(running, timeout=graceful_s * 0.9)
-            for task in late:
-                log.warning("serving did not end in time; leaving it")
-                task.cancel()
-            for task in running:
-                if task not in late:
-                    task.result()
-        finally:
-            if timer is not None:
-                timer.cancel()
-            for task in (sweeper, stopped, *running):
-                task.cancel()
-            self._abort_all()
-
-    async def _wait_for_stop(self) -> None:
-        await self._stop.wait()
-
-    def _begin_stop(self) -> None:
-        self.stopping = True
-        for connection in tuple(self.open):
-            if connection.stage in (ACCEPT, HEAD, IDLE):
-                connection.begin_close()
-
-    def _abort_all(self) -> None:
-        for connection in tuple(self.open):
-            connection.writer.transport.abort()
-
-    async def _sweep(self) -> None:
-        """One task judges every connection's deadline: cheaper than a timer for each request."""
-        settings = self.settings
-        shortest_ms = min(
-            settings.keep_alive_ms, settings.head_deadline_ms, settings.drain_deadline_ms
-        )
-        while True:
-            await asyncio.sleep(min(1.0, shortest_ms / 4000))
-            now_s = asyncio.get_running_loop().time()
-            for connection in tuple(self.open):
-                if connection.deadline_s <= now_s:
-                    connection.expire()
-
-    def enter(self, connection: "Connection", address: str, *, local: bool) -> bool:
-        """Count a new connection; False when it is one too many."""
-        if self.stopping:
-            return False
-        if local:
-            if self._local >= LOCAL_CONNECTIONS_MAX:
-                return False
-            self._local += 1
-        else:
-            if len(self.open) - self._local >= self.settings.max_connections:
-                return False
-            if address and self._addresses[address] >= self.settings.max_connections_per_address:
-                return False
-            self._addresses[address] += 1
-        self.open.add(connection)
-        return True
-
-    def leave(self, connection: "Connection", address: str, *, local: bool) -> None:
-        """A counted connection ended."""
-        self.open.discard(connection)
-        if local:
-            self._local -= 1
-        else:
-            self._addresses[address] -= 1
-            if not self._addresses[address]:
-                del self._addresses[address]
+            if path is not None:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
 
 
 class HouseConfig(Config):
-    """hypercorn's settings for one listener, and the way from a connection to its Server."""
+    """hypercorn's settings for one listener, and the way from a connection to its house."""
 
-    def __init__(self, house: Server, listener: Listener, *, local: bool) -> None:
+    def __init__(self, house: House, listener: Listener, *, local: bool) -> None:
         settings = house.settings
         self.house = house
         #: Told by the listener alone: another Unix socket is no operator's.
@@ -236,25 +149,249 @@ class HouseConfig(Config):
         return [(b"date", self._date[1])]
 
 
-def _without_lifespan(app: Any) -> Any:
-    """The application again for a second listener: it starts and stops with the first."""
+class Connection(TCPServer):
+    """One client, from accept to close, under a deadline at every stage but its call's own."""
 
-    async def listener(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "lifespan":
-            await app(scope, receive, send)
+    config: HouseConfig
+    protocol: "Protocol"  # type: ignore[assignment]
+
+    async def run(self) -> None:
+        """Serve until either side ends it. One connection too many is cut at once, unanswered."""
+        house, local = self.config.house, self.config.local
+        self.line = Line(self.writer, house.settings)
+        sock = self.writer.get_extra_info("socket")
+        try:
+            client = parse_socket_addr(sock.family, sock.getpeername())
+            server = parse_socket_addr(sock.family, sock.getsockname())
+        except OSError:
+            self.line.abort()
             return
-        for step in ("startup", "shutdown"):
-            await receive()
-            await send({"type": f"lifespan.{step}.complete"})
+        address = client[0] if client else ""
+        if not house.enter(self.line, address, local=local):
+            self.line.abort()
+            return
+        tls = self.writer.get_extra_info("ssl_object") is not None
+        try:
+            async with _Tasks(self) as tasks:
+                self.protocol = Protocol(
+                    self.app,
+                    self.config,
+                    self.context,
+                    tasks,
+                    ConnectionState(self.state),
+                    tls,
+                    client,
+                    server,
+                    self.protocol_send,
+                )
+                await self._read_data()
+        except OSError:
+            pass
+        except asyncio.CancelledError:
+            self.line.abort()
+            raise
+        finally:
+            try:
+                await self.line.closed()
+            finally:
+                house.leave(self.line, address, local=local)
 
-    return listener
+    async def protocol_send(self, event: Event) -> None:
+        """What the protocol has for the client, or says of itself."""
+        if isinstance(event, RawData):
+            await self._send(event.data)
+        elif isinstance(event, Closed):
+            self.protocol.over = True
+            if self.protocol.unread:
+                self.line.linger()
+            else:
+                self.line.close()
+        elif isinstance(event, Updated):
+            if not event.idle:
+                self.line.works()
+            elif self.config.house.stopping or self.reader.at_eof():
+                self.line.close()
+            else:
+                self.line.rests()
+
+    async def _send(self, message: bytes) -> None:
+        transport = self.writer.transport
+        for start in range(0, len(message), PIECE_BYTES):
+            try:
+                if transport.is_closing():
+                    raise ConnectionResetError
+                piece = message if len(message) <= PIECE_BYTES else message[start:][:PIECE_BYTES]
+                self.writer.write(piece)
+                if transport.get_write_buffer_size() > UNSENT_BYTES:
+                    async with asyncio.timeout(self.config.house.settings.drain_deadline_ms / 1000):
+                        await self.writer.drain()
+            except TimeoutError:
+                self.line.abort()
+                await self.protocol.handle(Closed())
+                return
+            except (ConnectionError, RuntimeError):
+                await self.protocol.handle(Closed())
+                return
+
+    async def _read_data(self) -> None:
+        thrown_away = 0
+        while not self.reader.at_eof():
+            try:
+                received = await self.reader.read(MAX_RECV)
+            except (OSError, SSLError):
+                break
+            if self.protocol.over:
+                thrown_away += len(received)
+                if self.line.stage != LINGER or thrown_away > LINGER_BYTES:
+                    break
+            elif received:
+                self.line.receives()
+                await self.protocol.handle(RawData(received))
+        await self.protocol.handle(Closed())
 
 
-def _unlink(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)
+class Protocol(H11Protocol):
+    """HTTP/1.1 and nothing else; an answer of known length leaves in one piece."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        #: The connection is to be closed: nothing that follows on it is looked at.
+        self.over = False
+        self._held: list[bytes] | None = None
+
+    @property
+    def unread(self) -> bool:
+        """Whether the client may still be sending what nobody will read."""
+        return self.connection.their_state in (h11.SEND_BODY, h11.ERROR)
+
+    async def handle(self, event: Event) -> None:
+        """Bytes from the client, or its end."""
+        if isinstance(event, Closed):
+            self.over = True
+            await self.can_read.set()
+        await super().handle(event)
+
+    async def send_continue(self) -> None:
+        """Tell a client that waits for it to send its body: only now somebody wants it."""
+        if not self.over and self.connection.they_are_waiting_for_100_continue:
+            await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
+
+    async def _handle_events(self) -> None:
+        while not self.over:
+            try:
+                event = self.connection.next_event()
+            except h11.RemoteProtocolError as error:
+                if self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                    await self._send_error_response(error.error_status_hint)
+                await self.send(Closed())
+                return
+            if isinstance(event, h11.Request):
+                await self.send(Updated(idle=False))
+                if event.http_version != b"1.1":
+                    await self._send_error_response(505)
+                    await self.send(Closed())
+                    return
+                await self._create_stream(event)
+            elif event is h11.PAUSED:
+                await self.can_read.clear()
+                await self.can_read.wait()
+            elif self.stream is None or event is h11.NEED_DATA or _is_end(event):
+                return
+            elif isinstance(event, h11.Data):
+                await self.stream.handle(streams.Body(STREAM_ID, bytes(event.data)))
+            elif isinstance(event, h11.EndOfMessage):
+                await self.stream.handle(streams.EndBody(STREAM_ID))
+            elif isinstance(event, streams.Data):
+                await self.stream.handle(event)
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        headers = list(request.headers)
+        if any(name == b"upgrade" for name, _ in headers):
+            # Compression over WebSocket lets 62 kB become 61 MB: it is never negotiated.
+            kept = [pair for pair in headers if pair[0] != b"sec-websocket-extensions"]
+            await super()._create_stream(
+                h11.Request(method=request.method, target=request.target, headers=kept)
+            )
+            return
+        self.stream = HTTPStream(
+            self.app,
+            self.config,
+            self.context,
+            self.task_group,
+            self.ssl,
+            self.client,
+            self.server,
+            self.stream_send,
+            STREAM_ID,
+        )
+        await self.stream.handle(
+            streams.Request(
+                stream_id=STREAM_ID,
+                headers=headers,
+                http_version="1.1",
+                method=request.method.decode("ascii"),
+                raw_path=request.target,
+                state=self.connection_state,
+            )
+        )
+        self.keep_alive_requests += 1
+
+    async def stream_send(self, event: streams.Event) -> None:
+        """What a stream answers."""
+        if isinstance(event, streams.Response) and _says_length(event):
+            self._held = []
+        elif isinstance(event, streams.StreamClosed):
+            await self._let_go()
+        await super().stream_send(event)
+        large = isinstance(event, streams.Body) and len(event.data) > PIECE_BYTES
+        if large or isinstance(event, streams.EndBody):
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            await self.send(RawData(b"".join(held)))
+
+    async def _send_h11_event(self, event: Any) -> None:
+        try:
+            message = self.connection.send(event)
+        except h11.LocalProtocolError:
+            if self.connection.their_state is not h11.ERROR and not self.over:
+                raise
+            return
+        if self._held is not None:
+            self._held.append(message)
+        elif message:
+            await self.send(RawData(message))
+
+    async def _send_error_response(self, status_code: int) -> None:
+        status, body, headers = early_answer(status_code)
+        headers = [*headers, (b"connection", b"close"), *self.config.response_headers("h11")]
+        await self._send_h11_event(h11.Response(status_code=status, headers=headers))
+        await self._send_h11_event(h11.Data(data=body))
+        await self._send_h11_event(h11.EndOfMessage())
 
 
-def _leave() -> None:
-    log.critical("stopping took longer than graceful_ms; leaving")
-    os._exit(1)
+class _Tasks(TaskGroup):
+    """The tasks of one connection; a call gets an Inbox and the marks of its listener."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection.loop)
+        self._connection = connection
+
+    async def spawn_app(self, app: Any, config: Any, scope: Any, send: Any) -> Any:
+        """Start the application on one call."""
+        inbox = Inbox(self._connection.protocol.send_continue)
+        scope["extensions"][ON_GONE] = inbox.gone.when
+        if self._connection.config.local:
+            scope["extensions"][LOCAL] = True
+        self.spawn(_handle, app, config, scope, inbox.get, send, None, None)
+        return inbox.put
+
+
+def _is_end(event: object) -> bool:
+    return isinstance(event, h11.ConnectionClosed)
+
+
+def _says_length(answer: streams.Response) -> bool:
+    return any(name == b"content-length" for name, _ in answer.headers)

@@ -1,0 +1,251 @@
+"""The connections of one daemon: how many there may be, and how long each may stay as it is.
+
+It knows asyncio's streams and nothing of HTTP; server.py tells it what stage a connection is in.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: The operator's socket has room of its own: a flood on the network must not lock him out.
+LOCAL_CONNECTIONS_MAX = 128
+#: After a refused body: how long it is read and thrown away, so that the answer arrives before
+#: the reset that closing an unread connection sends.
+LINGER_S = 2.0
+
+#: The stages of a connection. ACCEPT: nothing came yet · HEAD: a head began · BUSY: a call is at
+#: work, no deadline · IDLE: between calls · CLOSING: what is written is still being sent · LINGER:
+#: answered, the rest of the body is thrown away.
+ACCEPT, HEAD, BUSY, IDLE, CLOSING, LINGER = range(6)
+
+_NEVER = float("inf")
+
+log = logging.getLogger("feltd.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Where to listen and what a connection may cost. `fd` comes before host and port."""
+
+    host: str = "127.0.0.1"
+    port: int = 7610
+    fd: int | None = None
+    #: The operator's own socket (listen.local_socket_path); None: none.
+    local_path: str | None = None
+    max_connections: int = 2_048
+    max_connections_per_address: int = 512
+    graceful_ms: int = 10_000
+    #: Above a worker's heartbeat interval and the longest poll, or each beat opens a connection.
+    keep_alive_ms: int = 75_000
+    #: From the first byte (the first time: from the accept) to the end of a request's head.
+    head_deadline_ms: int = 10_000
+    #: A client that takes nothing of its answer for this long is cut.
+    drain_deadline_ms: int = 10_000
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+
+class Line:
+    """One connection as the house sees it: its stage, and when that stage has lasted too long."""
+
+    __slots__ = ("_settings", "deadline_s", "stage", "writer")
+
+    def __init__(self, writer: asyncio.StreamWriter, settings: ServerSettings) -> None:
+        self.writer = writer
+        self._settings = settings
+        self.stay(ACCEPT, settings.head_deadline_ms)
+
+    def stay(self, stage: int, at_most_ms: float) -> None:
+        """Enter a stage that may last `at_most_ms`."""
+        self.stage = stage
+        self.deadline_s = asyncio.get_running_loop().time() + at_most_ms / 1000
+
+    def receives(self) -> None:
+        """Bytes came: outside a call they begin a head."""
+        if self.stage == ACCEPT:
+            self.stage = HEAD  # its deadline runs since the accept
+        elif self.stage == IDLE:
+            self.stay(HEAD, self._settings.head_deadline_ms)
+
+    def works(self) -> None:
+        """A call began; the application bounds it."""
+        self.stage, self.deadline_s = BUSY, _NEVER
+
+    def rests(self) -> None:
+        """A call ended and another may follow."""
+        if self.stage == BUSY:
+            self.stay(IDLE, self._settings.keep_alive_ms)
+
+    def close(self) -> None:
+        """Close once everything written is sent, by force when it is not taken in time."""
+        self.stay(CLOSING, self._settings.drain_deadline_ms)
+        self.writer.transport.close()
+
+    def linger(self) -> None:
+        """Say that nothing more is sent, and take what still comes for a moment."""
+        if not self.writer.can_write_eof() or self.writer.is_closing():
+            self.close()  # TLS has no half-close
+            return
+        self.stay(LINGER, LINGER_S * 1000)
+        try:
+            self.writer.write_eof()
+        except (OSError, RuntimeError):
+            self.close()
+
+    def abort(self) -> None:
+        """Cut it at once."""
+        self.writer.transport.abort()
+
+    def expire(self, late_head: bytes) -> None:
+        """The stage lasted too long; `late_head` is what a half-sent head is answered with."""
+        if self.stage == HEAD:
+            self.writer.write(late_head)
+        if self.stage in (ACCEPT, HEAD, IDLE):
+            self.close()
+        else:
+            self.abort()
+
+    async def closed(self) -> None:
+        """Return when the connection is really gone, however its client behaves."""
+        if self.stage not in (CLOSING, LINGER):
+            self.close()
+        self.writer.transport.close()
+        try:
+            async with asyncio.timeout(self._settings.drain_deadline_ms / 1000):
+                await self.writer.wait_closed()
+        except (OSError, RuntimeError, TimeoutError):
+            self.abort()
+
+
+class House:
+    """All lines of one daemon."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        stop: asyncio.Event,
+        late_head: bytes,
+        hard_exit: Callable[[], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.stop = stop
+        self.stopping = False
+        self._late_head = late_head
+        self._hard_exit = hard_exit or _leave
+        self._lines: set[Line] = set()
+        self._addresses: Counter[str] = Counter()
+        self._local = 0
+
+    @property
+    def connections(self) -> int:
+        """Open connections, those of the operator's own socket included."""
+        return len(self._lines)
+
+    def enter(self, line: Line, address: str, *, local: bool) -> bool:
+        """Count a new connection; False when it is one too many and must be cut at once."""
+        if self.stopping:
+            return False
+        if local:
+            if self._local >= LOCAL_CONNECTIONS_MAX:
+                return False
+            self._local += 1
+        else:
+            if len(self._lines) - self._local >= self.settings.max_connections:
+                return False
+            if address and self._addresses[address] >= self.settings.max_connections_per_address:
+                return False
+            self._addresses[address] += 1
+        self._lines.add(line)
+        return True
+
+    def leave(self, line: Line, address: str, *, local: bool) -> None:
+        """A counted connection ended."""
+        self._lines.discard(line)
+        if local:
+            self._local -= 1
+        else:
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
+
+    def begin_stop(self) -> None:
+        """Take nobody in any more, and close every connection that is not at work."""
+        self.stopping = True
+        for line in tuple(self._lines):
+            if line.stage in (ACCEPT, HEAD, IDLE):
+                line.close()
+
+    async def keep(self, listeners: Sequence[asyncio.Task[None]]) -> None:
+        """Judge deadlines until the stop, or until a listener fails; then end all of them.
+
+        Within 9/10 of graceful_ms after the stop it returns, whatever still runs; a thread leaves
+        the process when even that does not happen. Raises what a listener raised.
+        """
+        loop = asyncio.get_running_loop()
+        sweeper = loop.create_task(self._sweep())
+        stopped = loop.create_task(self._stopped())
+        graceful_s = self.settings.graceful_ms / 1000
+        timer = threading.Timer(graceful_s, self._hard_exit)
+        timer.daemon = True
+        try:
+            await asyncio.wait([stopped, sweeper, *listeners], return_when=asyncio.FIRST_COMPLETED)
+            timer.start()
+            if not self.stop.is_set():
+                self.stop.set()
+                for task in listeners:
+                    task.cancel()
+            _, late = await asyncio.wait(listeners, timeout=graceful_s * 0.9)
+            if late:
+                log.warning("some calls did not end in time; they are left")
+            for task in listeners:
+                if task not in late and not task.cancelled():
+                    task.result()
+        finally:
+            timer.cancel()
+            for task in (sweeper, stopped, *listeners):
+                task.cancel()
+            for line in tuple(self._lines):
+                line.abort()
+
+    async def _stopped(self) -> None:
+        await self.stop.wait()
+
+    async def _sweep(self) -> None:
+        """One task judges every deadline: cheaper than a timer for each request."""
+        settings = self.settings
+        shortest_ms = min(
+            settings.keep_alive_ms, settings.head_deadline_ms, settings.drain_deadline_ms
+        )
+        while True:
+            await asyncio.sleep(min(1.0, shortest_ms / 4000))
+            now_s = asyncio.get_running_loop().time()
+            for line in tuple(self._lines):
+                if line.deadline_s <= now_s:
+                    line.expire(self._late_head)
+
+
+def started_elsewhere(app: Any, started: asyncio.Event) -> Any:
+    """The application again for a second listener: it starts and stops with the first."""
+
+    async def listener(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            await app(scope, receive, send)
+            return
+        await receive()
+        await started.wait()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    return listener
+
+
+def _leave() -> None:
+    log.critical("stopping took longer than graceful_ms; leaving")
+    os._exit(1)

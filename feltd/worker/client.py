@@ -72,7 +72,7 @@ class AsyncClient:
         """Any call of the wire; the methods below are this one with a path.
 
         `keyed` sends an Idempotency-Key, for POSTs whose body has no key of its own. `how` takes
-        `bearer` (another key than the client's) and `patience_ms`.
+        `bearer` (another key than the client's), `answer_s` and `patience_ms`.
         """
         headers = dict(self._headers)
         if keyed:

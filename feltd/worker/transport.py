@@ -31,7 +31,8 @@ PATIENCE_MS = 30_000
 class Call(NamedTuple):
     """One request as it is sent, and sent again: method, path, body, query, bearer, headers.
 
-    `wait_ms` is the long poll inside it; `patience_ms` how long it is repeated, None for ever.
+    `wait_ms` is the long poll inside it; `answer_s` how long one try waits beyond that;
+    `patience_ms` how long it is repeated, None for ever.
     """
 
     method: str
@@ -41,6 +42,7 @@ class Call(NamedTuple):
     bearer: str | None = None
     headers: Mapping[str, str] | None = None
     wait_ms: int = 0
+    answer_s: float = ANSWER_S
     patience_ms: int | None = PATIENCE_MS
 
 
@@ -126,7 +128,9 @@ class Transport:
 
     async def _once(self, call: Call, content: bytes | None, headers: dict[str, str]) -> Any:
         query = {name: text(value) for name, value in (call.query or {}).items() if value != ""}
-        timeout = httpx2.Timeout(ANSWER_S + call.wait_ms / 1000, connect=CONNECT_S)
+        timeout = httpx2.Timeout(
+            call.answer_s + call.wait_ms / 1000, connect=min(CONNECT_S, call.answer_s)
+        )
         try:
             answer = await self._http.request(
                 call.method,

@@ -1,0 +1,379 @@
+"""One life of a worker process: beat, take, deliver, and obey whatever the daemon says is `next`.
+
+Four tasks share one desk. None of them decides about a claim: they carry words to the daemon and
+back. The life ends by `Stopped` (an exit code and a reason), whichever task meets it first.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from feltd.clock import wall_ms
+from feltd.worker.client import Json
+from feltd.worker.courier import Parcel, items, results
+from feltd.worker.desk import Desk
+from feltd.worker.leases import Held
+from feltd.worker.refusal import Refusal, Unreachable
+from feltd.worker.runner import Handler
+from feltd.worker.session import DONE, FAILED, Session, Stopped
+from feltd.worker.transport import pause_s
+
+log = logging.getLogger("feltd.worker")
+
+#: A poll waits that long for work; below the daemon's bound of 30 s.
+POLL_MS = 25_000
+#: What is left of the grace to hand back what did not finish.
+LAST_WORDS_S = 5.0
+#: Between looks at leases by the own clock.
+WATCH_S = 0.2
+#: Empty answers that came at once are not asked for again in a circle.
+EMPTY_PAUSE_S = 0.5
+#: A finished outcome waits that long for the next claim to travel with it.
+TOGETHER_S = 0.005
+#: After a refusal that nobody here can mend.
+HELPLESS_PAUSE_S = 5.0
+
+
+class Loop:
+    """Runs a registered session until it is told to stop, is drained, or loses its name.
+
+    `on_drain` is exit or park: what to do once an operator's drain is complete. `grace_ms` is how
+    long running handlers may go on after `leave`.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        handlers: Mapping[str, Handler],
+        *,
+        on_drain: str = "exit",
+        grace_ms: int = 25_000,
+    ) -> None:
+        self.session = session
+        self.on_drain = on_drain
+        self.grace_ms = grace_ms
+        self.desk = Desk(session, handlers, self._end)
+        self._over: asyncio.Future[Stopped] = asyncio.get_running_loop().create_future()
+        self._told = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._kick = asyncio.Event()
+        self._open = asyncio.Event()
+        self._mending = asyncio.Lock()
+        self._polling = False
+        self._parked = False
+
+    def leave(self) -> None:
+        """Take no more work, finish what runs within the grace, end. Twice: end at once."""
+        if self._told.is_set():
+            self._hurry.set()
+        self._told.set()
+
+    async def run(self) -> Stopped:
+        """Live until the end, and say which."""
+        tasks = [
+            asyncio.create_task(self._guarded(life))
+            for life in (self._beats(), self._watch(), self._deliver(), self._leave())
+        ]
+        self._taking = asyncio.create_task(self._guarded(self._take()))
+        try:
+            return await self._over
+        finally:
+            for task in (*tasks, self._taking, *self.desk.slots):
+                task.cancel()
+            await asyncio.gather(*tasks, self._taking, return_exceptions=True)
+
+    def _end(self, stopped: Stopped) -> None:
+        if not self._over.done():
+            self._over.set_result(stopped)
+
+    async def _guarded(self, life: Coroutine[Any, Any, None]) -> None:
+        try:
+            await life
+        except Stopped as stopped:
+            self._end(stopped)
+        except Exception as error:
+            log.exception("a fault of the worker itself")
+            self._end(Stopped(FAILED, f"a fault of the worker itself: {error!r}"))
+
+    # -- beat
+
+    async def _beats(self) -> None:
+        silent = 0
+        while True:
+            self._kick.clear()
+            pause = self.session.every_ms / 1000 * random.uniform(0.85, 1.0)
+            try:
+                await self._beat()
+                if silent:
+                    log.info("the daemon answers again")
+                silent = 0
+            except Unreachable as silence:
+                silent += 1
+                if silent == 1:
+                    log.warning("%s; trying on", silence)
+                pause = min(pause, pause_s(silent + 1, None, random.random()))
+            except Refusal as refused:
+                await self._obey(refused)
+                pause = 0.1
+            await _either(self._kick, pause)
+
+    async def _beat(self) -> None:
+        if self._parked:
+            await self.session.look()
+            if self.session.lifecycle == "OFFLINE":
+                return
+            log.info("resumed")
+            self._parked = False
+        if self.session.lifecycle in ("OFFLINE", "RECOVERING"):
+            await self._reconcile()
+        answer = await self.session.beat(self.desk.reported(), len(self.desk.slots))
+        self.desk.hear(answer)
+        for claim in answer.get("assigned_claims") or ():
+            self._given(claim)
+        self._lifecycle_is(self.session.lifecycle)
+        if any(not self.desk.knows(one) for one in answer.get("unknown_claims") or ()):
+            await self._reconcile(anyway=True)
+
+    def _lifecycle_is(self, lifecycle: str) -> None:
+        if lifecycle in ("READY", "BUSY") and not self._told.is_set():
+            self._open.set()
+        elif lifecycle in ("DRAINING", "OFFLINE", "RECOVERING"):
+            self._open.clear()
+
+    async def _watch(self) -> None:
+        """Stop what has outlived its renewals, however silent the daemon is."""
+        while True:
+            self.desk.give_up()
+            for held in list(self.desk.held.values()):
+                if held.lines and not held.leaving and not held.sending:
+                    held.sending = asyncio.create_task(self._lines(held))
+            await asyncio.sleep(WATCH_S)
+
+    async def _lines(self, held: Held) -> None:
+        try:
+            await self.desk.send_lines(held, patience_ms=1_000)
+        finally:
+            held.sending = None
+
+    # -- take
+
+    async def _take(self) -> None:
+        while True:
+            await self._open.wait()
+            self.desk.freed.clear()
+            free = min(self.desk.free, 256)
+            if free <= 0:
+                await self.desk.freed.wait()
+                continue
+            parcels = self.desk.courier.load()
+            wanted: Json = {
+                "max": free,
+                "lease_ms": self.session.settings.lease_ms,
+                "wait_ms": 0 if parcels else POLL_MS,
+                "start": True,
+                "request_id": secrets.token_hex(16),
+            }
+            self._polling = not parcels
+            try:
+                answer = await self._exchange(parcels, {"claim": wanted}, patience_ms=None)
+            finally:
+                self._polling = False
+            if answer is not None and not self._received(answer) and not parcels:
+                await self._nothing(answer)
+
+    def _received(self, answer: Json) -> bool:
+        claims = [*(answer.get("claims") or ()), *(answer.get("assigned_claims") or ())]
+        for claim in claims:
+            self._given(claim)
+        return bool(claims)
+
+    def _given(self, claim: Any) -> None:
+        if self._told.is_set():
+            self.desk.give_back(claim)
+        else:
+            self.desk.begin(claim)
+
+    async def _nothing(self, answer: Json) -> None:
+        """An empty answer: after a whole poll ask again, else find out what keeps work away."""
+        lifecycle = str(answer.get("lifecycle") or "")
+        reasons = {one.get("code") for one in answer.get("reasons") or () if isinstance(one, dict)}
+        if lifecycle not in ("", "READY", "BUSY"):
+            self._lifecycle_is(lifecycle)
+            if lifecycle in ("OFFLINE", "RECOVERING"):
+                self.session.lifecycle = lifecycle
+            self._kick.set()
+            await asyncio.sleep(0.1)
+        elif not reasons or reasons <= {"NO_WORK", "NO_MATCH"}:
+            await asyncio.sleep(0.01)
+        else:
+            await asyncio.sleep(EMPTY_PAUSE_S * random.uniform(0.5, 1.0))
+
+    async def _exchange(self, parcels: list[Parcel], wanted: Json, **how: Any) -> Json | None:
+        """One exchange; None where it was refused or not answered, its parcels then go again."""
+        body = {**items(parcels, self.session.worker_id), **wanted}
+        try:
+            answer = await self.session.exchange(body, **how)
+        except Unreachable as silence:
+            self.desk.courier.put_back(parcels, pause_ms=200)
+            log.debug("exchange: %s", silence)
+            return None
+        except asyncio.CancelledError:
+            self.desk.courier.put_back(parcels)
+            raise
+        except Refusal as refused:
+            if refused.next == "fix_request" and parcels:
+                self._one_by_one(parcels, refused)
+            else:
+                self.desk.courier.put_back(parcels)
+                await self._obey(refused)
+            return None
+        self.desk.hear({**answer, "renewed": None})
+        self.desk.courier.settle(parcels, answer.get("outcomes") or [])
+        return answer
+
+    def _one_by_one(self, parcels: list[Parcel], refused: Refusal) -> None:
+        """The whole exchange does not fit: find the item that does not, then change it."""
+        if len(parcels) == 1:
+            said = (refused.code, refused.next, refused.detail)
+            self.desk.courier.refused(parcels[0], *said)
+        else:
+            self.desk.courier.put_back(parcels, alone=True)
+
+    # -- deliver
+
+    async def _deliver(self) -> None:
+        """Send outcomes that no claim takes along: while a poll is parked, or none is wanted."""
+        courier = self.desk.courier
+        while True:
+            await courier.arrived.wait()
+            for _ in range(4):
+                if self._polling or not self._open.is_set():
+                    break
+                await asyncio.sleep(TOGETHER_S)
+            parcels = courier.load(hurry=self._told.is_set())
+            if parcels:
+                await self._exchange(parcels, {}, patience_ms=2_000)
+            else:
+                await asyncio.sleep(0.05)
+
+    # -- obey
+
+    async def _obey(self, refused: Refusal) -> None:
+        """Do what a refusal says comes next, for the worker as a whole."""
+        newer = refused.facts.get("incarnation")
+        if isinstance(newer, int) and newer > self.session.incarnation:
+            raise self.session.stopped_by(refused)
+        if refused.facts.get("offline_reason") == "drained":
+            self._drained()
+        elif refused.next == "stop":
+            raise self.session.stopped_by(refused)
+        elif refused.next == "reconcile":
+            self.session.lifecycle = "OFFLINE"
+            await self._reconcile()
+        elif refused.next == "register":
+            await self.session.register_again()
+            self._kick.set()
+        elif refused.next == "fix_clock":
+            self.session.set_clock(refused)
+        elif refused.next == "wait":
+            at_ms = refused.facts.get("eligible_at_ms")
+            wait_s = (at_ms - wall_ms()) / 1000 if isinstance(at_ms, int) else 1.0
+            await asyncio.sleep(min(max(wait_s, 0.1), 30.0))
+        elif refused.next == "repeat":
+            await asyncio.sleep(pause_s(1, refused.retry_after_s, random.random()))
+        elif refused.next not in ("pull", "drop_claim"):
+            log.error("refused, and nothing here can mend it: %s", refused)
+            await asyncio.sleep(HELPLESS_PAUSE_S)
+
+    def _drained(self) -> None:
+        """An operator's drain, or our own, is complete."""
+        self._open.clear()
+        self.session.lifecycle = "OFFLINE"
+        if self.on_drain == "exit" or self._told.is_set():
+            self._end(Stopped(DONE, "drained"))
+        elif not self._parked:
+            self._parked = True
+            log.info("drained: waiting to be resumed")
+
+    async def _reconcile(self, *, anyway: bool = False) -> None:
+        """Make both sides hold the same claims; the daemon's rows decide."""
+        async with self._mending:
+            if self.session.lifecycle not in ("OFFLINE", "RECOVERING") and not anyway:
+                return  # another task has done it meanwhile
+            courier = self.desk.courier
+            told = results(list(courier.waiting.values()))
+            ids = {one["claim_id"] for one in told}
+            held = [one for one in self.desk.reported() if one.claim_id not in ids]
+            try:
+                answer = await self.session.reconcile(held, told)
+            except Refusal as refused:
+                if refused.next == "reconcile":
+                    raise Stopped(FAILED, str(refused)) from refused
+                await self._obey(refused)
+                return
+            self._reconciled(answer)
+
+    def _reconciled(self, answer: Json) -> None:
+        courier = self.desk.courier
+        courier.reconciled(list(answer.get("accepted_results") or ()), accepted=True)
+        courier.reconciled(list(answer.get("late_results") or ()), accepted=False)
+        for claim_id in answer.get("fenced_claims") or ():
+            self.desk.lose(claim_id)
+        cancelled = set(answer.get("cancel_attempts") or ())
+        for held in list(self.desk.held.values()):
+            if held.claim.get("attempt_id") in cancelled:
+                self.desk.lose(held.claim_id)
+        for claim in answer.get("authoritative_claims") or ():
+            known = self.desk.held.get(claim["claim_id"])
+            if known is not None:
+                known.renewed(claim["expires_at_ms"])
+            elif not self.desk.knows(claim["claim_id"]):
+                log.warning("giving %s back: nothing here runs it", claim["claim_id"])
+                self.desk.give_back(claim)
+        log.info("reconciled: %s", self.session.lifecycle)
+        self._kick.set()
+
+    # -- leave
+
+    async def _leave(self) -> None:
+        """Drain, finish or release within the grace, end with 0."""
+        await self._told.wait()
+        self._open.clear()
+        log.info("told to stop: finishing %d within %d ms", len(self.desk.slots), self.grace_ms)
+        try:
+            patience_ms = min(5_000, self.grace_ms // 4)
+            await self.session.drain("the process was told to stop", patience_ms=patience_ms)
+        except Refusal as refused:
+            if refused.status == 401:
+                raise self.session.stopped_by(refused) from refused
+            log.warning("could not drain: %s", refused)
+        except Unreachable as silence:
+            log.warning("could not drain: %s", silence)
+        # The daemon ended the poll; what it gave in the same instant is given back, not lost.
+        await asyncio.wait([self._taking], timeout=1.0)
+        self._taking.cancel()
+        await self._until(lambda: not self.desk.slots, self.grace_ms / 1000, self._hurry)
+        if self.desk.slots:
+            self.desk.stop_all("shutdown")
+            await self._until(lambda: not self.desk.slots, 2.0, self._hurry)
+            self.desk.release_all()
+        await self._until(lambda: not len(self.desk.courier), LAST_WORDS_S, None)
+        self._end(Stopped(DONE, "told to stop"))
+
+    async def _until(self, done: Any, seconds: float, hurry: asyncio.Event | None) -> None:
+        ends = asyncio.get_running_loop().time() + seconds
+        while not done() and asyncio.get_running_loop().time() < ends:
+            if hurry is not None and hurry.is_set():
+                return
+            await asyncio.sleep(0.02)
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    """Until the event or the time, whichever comes first."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return

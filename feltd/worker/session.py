@@ -1,0 +1,252 @@
+"""Who this process is to the daemon: registration, heartbeat, reconciliation, own drain.
+
+The registrar's key (FELTD_KEY) is used to register and for nothing else; the worker key that comes
+back is the bearer of every other call. Losing the name ends the process: it never fights back.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from feltd import __version__
+from feltd.clock import boot_ms, wall_ms
+from feltd.worker.client import AsyncClient, Json
+from feltd.worker.leases import RENEW_AT, Held, LeaseView
+from feltd.worker.refusal import Refusal, Unreachable
+
+log = logging.getLogger("feltd.worker")
+
+DONE = 0
+FAILED = 1
+NAME_TAKEN = 3
+#: A beat is small and comes again soon: one that is not answered by then is given up.
+BEAT_ANSWER_S_MAX = 10.0
+#: Between tries to reach a daemon that is not there yet.
+WAIT_FOR_DAEMON_MS = 30_000
+
+
+class Stopped(Exception):
+    """This process has to end, with this exit code, for this reason."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class Settings(NamedTuple):
+    """What a worker says of itself when it registers; None: as the grant has it."""
+
+    name: str
+    concurrency: int | None = None
+    capabilities: tuple[str, ...] | None = None
+    kinds: tuple[str, ...] = ()
+    labels: dict[str, str] | None = None
+    version: str = __version__
+    runtime: str = "process"
+    lease_ms: int = 30_000
+    heartbeat_interval_ms: int | None = None
+    heartbeat_timeout_ms: int | None = None
+
+
+def host_name() -> str:
+    """The name of this machine, made fit for a worker's name."""
+    name = re.sub(r"[^A-Za-z0-9._@+-]", "-", socket.gethostname())[:128]
+    return name if name.strip(".") else "worker"
+
+
+class Session:
+    """One process under one name. `begin` registers it; the rest are its calls."""
+
+    def __init__(self, client: AsyncClient, settings: Settings) -> None:
+        self.client = client
+        self.settings = settings
+        self.process_id = secrets.token_hex(16)
+        self.leases = LeaseView()
+        self.worker_id = ""
+        self.key: str | None = None
+        self.lifecycle = "REGISTERED"
+        self.version = settings.version
+        self.capability_version = 0
+        self.incarnation = 1
+        self.concurrency = 1
+        self.interval_ms = 10_000
+        self.timeout_ms = 30_000
+        self._clock_ms = 0
+        self._asked: Json = {}
+        self._mending = asyncio.Lock()
+
+    @property
+    def every_ms(self) -> int:
+        """How often to beat, so that a lease is renewed at a third of its length."""
+        return max(250, min(self.interval_ms, int(self.settings.lease_ms * RENEW_AT)))
+
+    async def begin(self) -> None:
+        """Find out what the key allows, and register; waits for a daemon that is not there."""
+        me = await self._patiently(self.client.me)
+        if me.get("worker_id"):
+            # The key is a worker's own: it was registered by somebody else and is used as it is.
+            shown = await self.client.worker(me["worker_id"], patience_ms=None)
+            self._is(shown)
+            return
+        self._asked = self._registration(me.get("grant") or {})
+        await self._register(takeover=True)
+
+    def _registration(self, grant: Json) -> Json:
+        asked = self.settings
+        most = (grant.get("constraints") or {}).get("max_concurrency")
+        concurrency = asked.concurrency or most or min(os.cpu_count() or 1, 1_024)
+        body: Json = {
+            "name": asked.name,
+            "runtime": asked.runtime,
+            "version": asked.version,
+            "capacity": {"concurrency": concurrency},
+            "workload_kinds": sorted(set(asked.kinds)),
+            "process_id": self.process_id,
+        }
+        for member, value in (
+            ("capabilities", None if asked.capabilities is None else list(asked.capabilities)),
+            ("labels", asked.labels),
+            ("heartbeat_interval_ms", asked.heartbeat_interval_ms),
+            ("heartbeat_timeout_ms", asked.heartbeat_timeout_ms),
+        ):
+            if value is not None:
+                body[member] = value
+        return body
+
+    async def _register(self, *, takeover: bool) -> None:
+        """Register. The name is taken over at the start of the process and at no other time."""
+        body = {**self._asked, "takeover": takeover, "issue_key": self.key is None}
+        sent_ms = boot_ms()
+        answer = await self._patiently(lambda **how: self.client.register(body, **how))
+        self.leases.saw(sent_ms, answer.get("server_time_ms"))
+        self.key = answer.get("worker_key") or self.key
+        self._is(answer["worker"])
+        log.info("registered as %s (%s)", self.settings.name, self.worker_id)
+
+    async def _patiently(self, call: Any) -> Json:
+        """Repeat a call of the start until the daemon answers, saying every while that it waits."""
+        while True:
+            try:
+                answer: Json = await call(patience_ms=WAIT_FOR_DAEMON_MS)
+                return answer
+            except Unreachable as silence:
+                log.warning("waiting for the daemon: %s", silence)
+            except Refusal as refused:
+                if refused.next != "repeat":
+                    raise self.stopped_by(refused) from refused
+                log.warning("waiting for the daemon: %s", refused)
+
+    def _is(self, worker: Json) -> None:
+        """Take what the daemon knows of this worker for true."""
+        self.worker_id = worker["worker_id"]
+        self.lifecycle = worker.get("lifecycle", self.lifecycle)
+        self.version = worker.get("version", self.version)
+        self.capability_version = worker.get("capability_version", self.capability_version)
+        self.incarnation = worker.get("incarnation", self.incarnation)
+        self.concurrency = (worker.get("capacity") or {}).get("concurrency", self.concurrency)
+        self.interval_ms = worker.get("heartbeat_interval_ms", self.interval_ms)
+        self.timeout_ms = worker.get("heartbeat_timeout_ms", self.timeout_ms)
+
+    def stopped_by(self, refused: Refusal) -> Stopped:
+        """The end of the process that a refusal means."""
+        newer = refused.facts.get("incarnation")
+        superseded = isinstance(newer, int) and newer > self.incarnation
+        # Registering again is only ever refused as busy when another process has the name.
+        busy = refused.code == "WORKER_BUSY" and "heard_ms_ago" in refused.facts
+        if refused.reason == "taken_over" or superseded or (busy and self.worker_id):
+            return Stopped(NAME_TAKEN, "another process took the name")
+        if refused.status == 401:
+            return Stopped(FAILED, f"{refused.code}: {refused.reason_detail}")
+        return Stopped(FAILED, f"{refused.code}: {refused.detail}")
+
+    # -- calls of a registered worker
+
+    async def beat(self, held: Iterable[Held], active: int) -> Json:
+        """One heartbeat that renews every lease in `held`; one try, a few seconds."""
+        holding = list(held)
+        body = {
+            "worker_id": self.worker_id,
+            "version": self.version,
+            "capability_version": self.capability_version,
+            "capacity": {"concurrency": self.concurrency, "active": active},
+            "health": "HEALTHY",
+            "timestamp_at_ms": max(0, wall_ms() + self._clock_ms),
+            "running_claims": [one.claim_id for one in holding],
+            "renew_leases": True,
+            "lease_ms": self.settings.lease_ms,
+            "process_id": self.process_id,
+        }
+        told = {one.claim_id: one.progress for one in holding if one.progress is not None}
+        if told:
+            body["progress"] = told
+        lease_s = min(self.settings.lease_ms, self.timeout_ms) / 1000
+        sent_ms = boot_ms()
+        answer = await self.client.heartbeat(
+            self.worker_id,
+            body,
+            bearer=self.key,
+            answer_s=min(BEAT_ANSWER_S_MAX, max(1.0, lease_s / 6)),
+            patience_ms=0,
+        )
+        self.leases.saw(sent_ms, answer.get("server_time_ms"))
+        self._is(answer["worker"])
+        return answer
+
+    async def exchange(self, body: Json, **how: Any) -> Json:
+        """One exchange as this worker."""
+        return await self.client.exchange(self.worker_id, body, bearer=self.key, **how)
+
+    async def fenced(self, verb: str, held: Held, body: Json, **how: Any) -> Json:
+        """One fenced call for a claim."""
+        whole = {**held.fence(self.worker_id), **body}
+        sent_ms = boot_ms()
+        answer = await self.client.fenced(verb, held.workload_id, whole, bearer=self.key, **how)
+        held.renewed(answer.get("expires_at_ms"))
+        log.debug("%s %s in %d ms", verb, held.claim_id, boot_ms() - sent_ms)
+        return answer
+
+    async def reconcile(self, held: Iterable[Held], results: list[Json]) -> Json:
+        """Compare what this process holds with the daemon's rows; those decide."""
+        body = {
+            "worker_id": self.worker_id,
+            "known_claims": [one.claim_id for one in held],
+            "worker_version": self.version,
+            "capability_version": self.capability_version,
+            "results": results,
+        }
+        answer = await self.client.reconcile(self.worker_id, body, bearer=self.key)
+        self._is(answer["worker"])
+        return answer
+
+    async def drain(self, reason: str, **how: Any) -> Json:
+        """Say that this worker takes no more work."""
+        body = {"reason": reason, "until": "registered"}
+        answer = await self.client.drain(self.worker_id, body, bearer=self.key, **how)
+        self._is(answer.get("worker") or {"worker_id": self.worker_id})
+        return answer
+
+    async def look(self) -> Json:
+        """The worker's own row."""
+        shown = await self.client.worker(self.worker_id, bearer=self.key, patience_ms=0)
+        self._is(shown)
+        return shown
+
+    async def register_again(self) -> None:
+        """Register with the same process_id, after an upgrade of the grant or a removal."""
+        if not self._asked:
+            raise Stopped(FAILED, "the worker has to be registered again by whoever registered it")
+        async with self._mending:
+            await self._register(takeover=False)
+
+    def set_clock(self, refused: Refusal) -> None:
+        """Correct this process's clock by the daemon's wall time; the machine's is left alone."""
+        theirs = refused.facts.get("wall_time_ms")
+        if isinstance(theirs, int):
+            self._clock_ms = theirs - wall_ms()
+            log.warning("this machine's clock is %d ms off the daemon's", -self._clock_ms)

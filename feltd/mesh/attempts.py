@@ -174,21 +174,20 @@ class Ended(NamedTuple):
     cancel_requested: bool
 
 
-def end_claim(
-    tx: Tx, now: Now, workload_id: str, end: End, *, completed: Row | None = None
-) -> Ended:
+def end_claim(tx: Tx, now: Now, workload_id: str, end: End, *, held: Row | None = None) -> Ended:
     """End the live claim of a workload: the workload, the claim row and the event at once.
 
     Frees the worker's slot, sets a drained worker that held its last claim OFFLINE, offers the
     workload to its lane when it may be taken again now, and tells who waits for either.
-    `completed` is the row of a workload that `fence.complete` has just made COMPLETED; every other
-    end is decided by `retry.fate`. Refuses WORKLOAD_STALE_FENCE when there is no such live claim.
+    `held` is what HELD gives, where a fenced UPDATE has just given it. Kind `completed` comes from
+    `outcomes.complete` alone, whose UPDATE has made the workload COMPLETED already; every other end
+    is decided by `retry.fate`. Refuses WORKLOAD_STALE_FENCE when there is no such live claim.
     """
-    if completed is not None:
-        fate = retry.Fate("COMPLETED", None, 1, 0)
-        held = completed
-    else:
+    if held is None:
         held = _held(tx, workload_id, end.fencing_token)
+    if end.kind == "completed":
+        fate = retry.Fate("COMPLETED", None, 1, 0)
+    else:
         fate = retry.fate(
             held,
             now,

@@ -1,0 +1,359 @@
+"""How work comes to a worker: pulled by rank, or taken by its id.
+
+One statement decides: the INSERT of the claim tests the work, the worker, its authority, its free
+slots and the key as stored, and draws the fencing token. The workload follows in the same
+transaction. A worker without work is told why. Never takes work for anybody but the caller.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from feltd.clock import Now
+from feltd.errors import Refused
+from feltd.identity import principals
+from feltd.mesh import demands, events, fence, holding, lifecycle, placement, refusal, workers
+from feltd.model.base import Ask, Caller
+from feltd.model.claim import Claim, ClaimById, Pull, Pulled, Reason
+from feltd.store.tx import Row, Tx
+
+PULLER = """
+SELECT k.worker_id, k.tenant_id, k.application_id, k.incarnation, k.content_version,
+       k.capability_version, k.granted_capabilities, k.workload_kinds, k.resource_profile,
+       k.labels, k.concurrency, k.health, k.lifecycle, k.offline_reason, k.drain_at_ms,
+       k.last_seen_at_ms, k.heartbeat_timeout_ms, k.authority_live, k.authority_unsettled,
+       k.authority_expires_at_ms, k.removed_at_ms,
+       (SELECT count(*)
+          FROM claims c
+         WHERE c.worker_id = k.worker_id
+           AND c.ended_at_ms IS NULL) AS active,
+       (SELECT count(*)
+          FROM claims c
+         WHERE c.worker_id = k.worker_id
+           AND c.request_id = :request_id) AS answered,
+       (SELECT a.demand_generation
+          FROM applications a
+         WHERE a.tenant_id = k.tenant_id
+           AND a.application_id = k.application_id) AS demand_generation,
+       (:key_id = ''
+        OR EXISTS (SELECT 1
+                     FROM keys y
+                    WHERE y.key_id = :key_id
+                      AND y.revoked_at_ms IS NULL
+                      AND coalesce(y.expires_at_ms, :wall_ms + 1) > :wall_ms)) AS key_live
+  FROM workers k
+ WHERE k.worker_id = :worker_id
+"""
+
+ISSUE = """
+INSERT INTO claims (workload_id, tenant_id, application_id, worker_id, incarnation, number,
+                    lease_ms, issued_at_ms, expires_at_ms, how, rank, worker_lifecycle, key_id,
+                    request_id)
+SELECT w.workload_id, w.tenant_id, w.application_id, k.worker_id, k.incarnation,
+       w.attempt_number + 1, :lease_ms, :now_ms, :expires_at_ms, :how, w.rank, k.lifecycle,
+       nullif(:key_id, ''), :request_id
+  FROM workloads w
+  JOIN workers k ON k.worker_id = :worker_id
+ WHERE w.workload_id = :workload_id
+   AND w.tenant_id = k.tenant_id
+   AND w.application_id = k.application_id
+   AND w.state = 'READY'
+   AND w.eligible_at_ms <= :now_ms
+   AND k.lifecycle = 'READY'
+   AND k.drain_at_ms IS NULL
+   AND k.incarnation = :incarnation
+   AND k.authority_live = 1
+   AND k.authority_unsettled = 0
+   AND coalesce(k.authority_expires_at_ms, :wall_ms + 1) > :wall_ms
+   AND (SELECT count(*)
+          FROM claims c
+         WHERE c.worker_id = k.worker_id
+           AND c.ended_at_ms IS NULL) < k.concurrency
+   AND (:key_id = ''
+        OR EXISTS (SELECT 1
+                     FROM keys y
+                    WHERE y.key_id = :key_id
+                      AND y.revoked_at_ms IS NULL
+                      AND coalesce(y.expires_at_ms, :wall_ms + 1) > :wall_ms))
+RETURNING fencing_token
+"""
+
+TAKE = """
+UPDATE workloads
+   SET state = 'CLAIMED',
+       due = 0,
+       fencing_token = :fencing_token,
+       claim_worker_id = :worker_id,
+       claim_incarnation = :incarnation,
+       expires_at_ms = :expires_at_ms,
+       attempt_number = attempt_number + 1,
+       progress = NULL
+ WHERE workload_id = :workload_id
+   AND state = 'READY'
+   AND eligible_at_ms <= :now_ms
+RETURNING workload_id, tenant_id, application_id, state, fencing_token, claim_worker_id,
+          attempt_number, expires_at_ms, lane_id, demand_id, definition_id, definition_revision,
+          environment, capability_snapshot, connection_scopes, traceparent, input
+"""
+
+WANTED = """
+SELECT w.workload_id, w.tenant_id, w.application_id, w.state, w.fencing_token, w.claim_worker_id,
+       w.claim_incarnation, w.expires_at_ms, w.eligible_at_ms, w.definition_id,
+       w.definition_revision, w.capability_snapshot, w.placement, w.resources
+  FROM workloads w
+ WHERE w.workload_id = :workload_id
+"""
+
+OF_REQUEST = """
+SELECT c.fencing_token
+  FROM claims c
+ WHERE c.worker_id = :worker_id
+   AND c.request_id = :request_id
+   AND c.ended_at_ms IS NULL
+ ORDER BY c.fencing_token
+"""
+
+#: An answer ends early so that it stays under 4 MiB: input, checkpoint and their frame are at most
+#: 256 KiB + 256 KiB + 64 KiB a claim.
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+CLAIM_BYTES_MAX = 576 * 1024
+
+#: The reason a worker is told for each rule that keeps it from any work.
+REASONS: Mapping[str, Reason] = {
+    "draining": Reason("WORKER_DRAINING", "the worker is draining: it gets no new work"),
+    "not_ready": Reason("WORKER_NOT_READY", "send a heartbeat first"),
+    "full": Reason("WORKER_FULL", "the worker holds as many claims as its concurrency"),
+    "unhealthy": Reason("WORKER_UNHEALTHY", "the worker does not report HEALTHY"),
+}
+NO_WORK = Reason("NO_WORK", "nothing is waiting in this application")
+
+
+def pull(tx: Tx, ask: Ask[Pull], now: Now) -> Pulled:
+    """Take up to `max` workloads that fit the worker `ask.id`, best rank first.
+
+    Each under a lease of lease_ms from now, within the worker's grant chain; with `start` they
+    are RUNNING at once. A repeated `request_id` gives what still lives of its first claims, never
+    others. Nothing taken: `reasons` say why. Refuses WORKER_RECOVERY_REQUIRED for an OFFLINE or
+    RECOVERING worker, WORKER_UNAUTHORIZED when its grant has ended.
+    """
+    row = puller(tx, ask.caller, now, ask.id, ask.body.request_id)
+    if row["answered"]:
+        claims = _of_request(tx, ask.id, ask.body.request_id)
+        reasons = [] if claims else [Reason("NO_WORK", "the claims of this request have ended")]
+        return _pulled(row, claims, row["active"], reasons, now)
+    _require_standing(row, now)
+    standing = _standing(row, now)
+    if standing:
+        return _pulled(row, [], row["active"], [REASONS[rule] for rule in standing], now)
+    fit = demands.fitting(tx, row, tuple(sorted(set(ask.body.workload_kinds or ()))))
+    claims = _take(tx, ask, now, row, fit)
+    if claims:
+        return _pulled(row, claims, row["active"] + len(claims), [], now)
+    return _pulled(row, [], row["active"], [_nothing(tx, row)], now)
+
+
+def claim(tx: Tx, ask: Ask[ClaimById], now: Now) -> tuple[Claim, bool]:
+    """Take the workload `ask.id` for the calling worker; the claim, and whether it is new.
+
+    Repeated by the holder of the live claim: that claim. Refuses, in this order:
+    WORKLOAD_NOT_FOUND, WORKER_NOT_FOUND, WORKLOAD_CAPABILITY_DENIED, WORKLOAD_NOT_READY,
+    WORKLOAD_NOT_YET_ELIGIBLE (with eligible_at_ms), MESH_PLACEMENT_DENIED (with rules).
+    """
+    worker_id = _claimant(ask.caller, ask.body.worker_id)
+    wanted = tx.row(WANTED, {"workload_id": ask.id})
+    if wanted is None or not ask.caller.may_see(wanted["tenant_id"]):
+        raise principals.not_found("WORKLOAD_NOT_FOUND")
+    row = puller(tx, ask.caller, now, worker_id, None)
+    if wanted["tenant_id"] != row["tenant_id"]:
+        raise principals.not_found("WORKLOAD_NOT_FOUND")
+    if (
+        wanted["claim_worker_id"] == worker_id
+        and wanted["claim_incarnation"] == row["incarnation"]
+        and wanted["expires_at_ms"] > now.lease_ms
+    ):
+        held = holding.live_claim(tx, wanted["fencing_token"])
+        assert held is not None
+        return held, False
+    _require_claimable(row, wanted, now)
+    pull_like = Ask(caller=ask.caller, body=Pull(lease_ms=ask.body.lease_ms), id=worker_id)
+    taken = _claim_one(tx, pull_like, now, row, ask.id, "id")
+    if taken is None:
+        raise RuntimeError(f"{ask.id} could not be claimed although nothing speaks against it")
+    return taken, True
+
+
+def puller(tx: Tx, caller: Caller, now: Now, worker_id: str, request_id: str | None) -> Row:
+    """The worker a call takes work for, as PULLER gives it: known, its own, settled, heard.
+
+    Refuses UNAUTHENTICATED with reasons, FORBIDDEN, WORKER_NOT_FOUND.
+    """
+    principals.acting_worker(caller, worker_id)
+    params: dict[str, object] = {
+        "worker_id": worker_id,
+        "request_id": request_id,
+        "key_id": caller.key_id,
+        "wall_ms": now.wall_ms,
+    }
+    row = tx.row(PULLER, params)
+    if row is None or row["removed_at_ms"] is not None:
+        principals.confirm(tx, caller, now)
+        raise principals.not_found("WORKER_NOT_FOUND")
+    if not row["key_live"] or caller.incarnation not in (None, row["incarnation"]):
+        principals.confirm(tx, caller, now)
+        raise principals.ended(principals.Ending(*principals.ENDINGS["taken_over"]))
+    if row["authority_unsettled"] and refusal.settled(tx, now, worker_id):
+        row = tx.row(PULLER, params)
+        assert row is not None
+    if row["last_seen_at_ms"] + workers.HEARD_EVERY_MS <= now.lease_ms:
+        workers.heard(tx, worker_id, now)
+    return row
+
+
+def _claimant(caller: Caller, named: str | None) -> str:
+    if caller.open:
+        if named is None:
+            raise Refused(
+                "WORKLOAD_INVALID",
+                "worker_id says which worker takes it",
+                errors=[{"pointer": "/worker_id", "detail": "missing"}],
+            )
+        return named
+    if caller.worker_id is None:
+        raise Refused("FORBIDDEN", "this needs the key of the worker that takes the workload")
+    return principals.acting_worker(caller, named or caller.worker_id)
+
+
+def _require_standing(row: Row, now: Now) -> None:
+    """Refuse a worker that must reconcile first, or whose grant has ended."""
+    if row["lifecycle"] in ("OFFLINE", "RECOVERING"):
+        reason = row["offline_reason"]
+        facts = {"next": "stop"} if reason in ("drained", "left") else {}
+        raise Refused(
+            "WORKER_RECOVERY_REQUIRED",
+            f"the worker is {row['lifecycle']}: it must reconcile before it takes work",
+            offline_reason=reason,
+            **facts,
+        )
+    if "grant" in placement.standing(row, now, active=row["active"]):
+        raise Refused("WORKER_UNAUTHORIZED", "the grant this worker registered with has ended")
+
+
+def _standing(row: Row, now: Now) -> list[str]:
+    # The call itself shows that the worker lives, so it cannot be stale.
+    rules = placement.standing(row, now, active=row["active"])
+    return [rule for rule in rules if rule in REASONS]
+
+
+def _require_claimable(row: Row, wanted: Row, now: Now) -> None:
+    rules = placement.failing(row, wanted, now, active=row["active"])
+    if "capabilities" in rules or "grant" in rules:
+        raise Refused(
+            "WORKLOAD_CAPABILITY_DENIED",
+            "the worker was not granted every capability of the workload",
+        )
+    if wanted["state"] != "READY":
+        raise Refused("WORKLOAD_NOT_READY", f"the workload is {wanted['state']}")
+    if wanted["eligible_at_ms"] > now.lease_ms:
+        raise Refused(
+            "WORKLOAD_NOT_YET_ELIGIBLE",
+            "the workload may not run yet",
+            eligible_at_ms=wanted["eligible_at_ms"],
+            server_time_ms=now.lease_ms,
+        )
+    rules = [rule for rule in rules if rule != "stale"]
+    if rules:
+        raise Refused("MESH_PLACEMENT_DENIED", placement.RULES[rules[0]], rules=rules)
+
+
+def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, fit: demands.Fit) -> list[Claim]:
+    """Claim the best heads one after another until there are enough, or none fits."""
+    taken: list[Claim] = []
+    answer_bytes, idle = 0, 0
+    free = min(ask.body.max, row["concurrency"] - row["active"])
+    while len(taken) < free and answer_bytes + CLAIM_BYTES_MAX <= ANSWER_BYTES_MAX and idle < 2:
+        head = demands.head(tx, fit)
+        if head is None:
+            break
+        held = _claim_one(tx, ask, now, row, head["workload_id"], "pull")
+        if held is None:
+            # A head that cannot be taken is out of date: found again, it is another.
+            demands.withdraw(tx, head["lane_id"], head["demand_id"])
+            idle += 1
+            continue
+        taken.append(held)
+        answer_bytes += holding.claim_bytes(held)
+    return taken
+
+
+def _claim_one(
+    tx: Tx, ask: Ask[Pull], now: Now, row: Row, workload_id: str, how: str
+) -> Claim | None:
+    """Claim one workload for the worker of `row`; None when it may not be taken."""
+    expires_at_ms = now.lease_ms + ask.body.lease_ms
+    if row["authority_expires_at_ms"] is not None:
+        ends_at_ms = now.lease_from_wall(row["authority_expires_at_ms"])
+        expires_at_ms = min(expires_at_ms, ends_at_ms)
+    params: dict[str, Any] = {
+        "workload_id": workload_id,
+        "worker_id": row["worker_id"],
+        "incarnation": row["incarnation"],
+        "lease_ms": ask.body.lease_ms,
+        "now_ms": now.lease_ms,
+        "wall_ms": now.wall_ms,
+        "expires_at_ms": expires_at_ms,
+        "how": how,
+        "key_id": ask.caller.key_id,
+        "request_id": ask.body.request_id,
+    }
+    issued = tx.row(ISSUE, params)
+    if issued is None:
+        return None
+    params["fencing_token"] = issued["fencing_token"]
+    held = tx.row(TAKE, params)
+    if held is None:
+        raise RuntimeError(f"a claim of {workload_id} was issued, yet it is not READY")
+    demands.withdraw(tx, held["lane_id"], held["demand_id"])
+    events.tell(
+        tx,
+        now,
+        "claim",
+        tenant_id=held["tenant_id"],
+        application_id=held["application_id"],
+        workload_id=workload_id,
+        worker_id=row["worker_id"],
+        fencing_token=issued["fencing_token"],
+        from_state="READY",
+        to_state="CLAIMED",
+        expires_at_ms=expires_at_ms,
+    )
+    if ask.body.start:
+        started = fence.hold(tx, now, fence.START, params)
+        if started is None:
+            raise RuntimeError(f"{workload_id} was claimed, yet it does not start")
+        fence.tell_started(tx, now, params, started)
+    state = "RUNNING" if ask.body.start else "CLAIMED"
+    return holding.shape(tx, held, now.lease_ms, state)
+
+
+def _of_request(tx: Tx, worker_id: str, request_id: str | None) -> list[Claim]:
+    live = tx.rows(OF_REQUEST, {"worker_id": worker_id, "request_id": request_id})
+    held = (holding.live_claim(tx, claim["fencing_token"]) for claim in live)
+    return [claim for claim in held if claim is not None]
+
+
+def _nothing(tx: Tx, row: Row) -> Reason:
+    waiting = demands.waiting(tx, row["tenant_id"], row["application_id"])
+    if not waiting:
+        return NO_WORK
+    kinds = "one kind is" if waiting == 1 else f"{waiting} kinds are"
+    return Reason(
+        "NO_MATCH", f"work of {kinds} waiting, none of which fits this pull", demands=waiting
+    )
+
+
+def _pulled(row: Row, claims: list[Claim], active: int, reasons: list[Reason], now: Now) -> Pulled:
+    return Pulled(
+        claims=claims,
+        lifecycle=lifecycle.shown(row, active),
+        reasons=reasons,
+        server_time_ms=now.lease_ms,
+    )

@@ -1,0 +1,95 @@
+"""Keeps what looks like a secret out of text that people read: messages, log lines, labels.
+
+Pure pattern matching; the found text is never echoed, only the rule's name. It errs towards
+finding: refused text can be sent again with on_secret "redact".
+"""
+
+import re
+from functools import partial
+from typing import NamedTuple
+
+from feltd.errors import Refused
+from feltd.identity import bearer
+
+
+class Rule(NamedTuple):
+    """One kind of secret; the whole match is replaced, or its group `secret` if it has one."""
+
+    name: str
+    pattern: re.Pattern[str]
+
+
+#: In the order they are tried; the first that matches names the refusal.
+RULES = (
+    Rule("feltd-key", re.compile(r"felt_[sahw]_[0-9A-Za-z]{12}_[0-9A-Za-z]{40,60}")),
+    Rule("bearer", re.compile(r"(?i)\bBearer\s+(?P<secret>[A-Za-z0-9._~+/=\-]{16,})")),
+    Rule(
+        "pem",
+        re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z0-9 ]*-----|\Z)"),
+    ),
+    Rule("aws-key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
+    Rule("google-key", re.compile(r"\bAIza[0-9A-Za-z_\-]{35}")),
+    Rule("github-token", re.compile(r"\b(?:gh[pousr]_[0-9A-Za-z]{36,}|github_pat_\w{22,})")),
+    Rule("gitlab-token", re.compile(r"\bglpat-[0-9A-Za-z_\-]{20,}")),
+    Rule("slack-token", re.compile(r"\bxox[abprs]-[0-9A-Za-z\-]{10,}")),
+    Rule("stripe-key", re.compile(r"\b[rs]k_live_[0-9A-Za-z]{16,}")),
+    Rule(
+        "assignment",
+        re.compile(
+            r"""(?i)(?<!fencing_)(?:password|passwd|secret|token|api[_-]?key)"""
+            r"""\s*[:=]\s*["']?(?P<secret>\S{8,})"""
+        ),
+    ),
+)
+
+
+def found(text: str) -> str | None:
+    """The name of the first rule that this text breaks, or None."""
+    for rule in RULES:
+        if any(_counts(rule, match) for match in rule.pattern.finditer(text)):
+            return rule.name
+    return None
+
+
+def redacted(text: str) -> str:
+    """The text with `‹redacted: rule›` in place of everything that looks like a secret."""
+    for rule in RULES:
+        text = rule.pattern.sub(partial(_covered, rule), text)
+    return text
+
+
+def screened(text: str, on_secret: str, pointer: str) -> str:
+    """The text as it may be stored: itself, or redacted when `on_secret` is "redact".
+
+    Refuses WORKLOAD_SECRET_IN_TEXT naming the rule and where, never the text.
+    """
+    if on_secret == "redact":
+        return redacted(text)
+    rule = found(text)
+    if rule is not None:
+        raise Refused(
+            "WORKLOAD_SECRET_IN_TEXT",
+            f"the text looks like a secret (rule {rule}); take it out, or send on_secret: redact",
+            errors=[{"pointer": pointer, "detail": f"rule {rule}"}],
+        )
+    return text
+
+
+def _covered(rule: Rule, match: re.Match[str]) -> str:
+    if not _counts(rule, match):
+        return match[0]
+    cover = f"‹redacted: {rule.name}›"
+    if "secret" not in rule.pattern.groupindex:
+        return cover
+    start, end = (place - match.start() for place in match.span("secret"))
+    return match[0][:start] + cover + match[0][end:]
+
+
+def _counts(rule: Rule, match: re.Match[str]) -> bool:
+    # Our own shape has a checksum: what fails it is no key of ours (and redaction is no secret).
+    if rule.name == "feltd-key":
+        return any(
+            bearer.parse(match[0][:length]) is not None
+            for length in range(len(match[0]), bearer.BEARER_CHARS - 1, -1)
+        )
+    return "secret" not in rule.pattern.groupindex or not match["secret"].startswith("‹redacted")

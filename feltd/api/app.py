@@ -1,0 +1,90 @@
+"""The application: every route of every noun in one table, and what the handlers are given.
+
+Nothing is decided here. The daemon builds the context, this file puts the table and the context
+into the stack of layers.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from feltd.api import (
+    claims,
+    grants,
+    health,
+    keys,
+    metrics,
+    reference,
+    workers,
+    workloads,
+)
+from feltd.api.door import Door
+from feltd.api.health import Health, Shared
+from feltd.api.metrics import Metrics
+from feltd.api.polls import Polls
+from feltd.api.routes import Route
+from feltd.api.stack import Stack, StackSettings, build
+from feltd.clock import LeaseClock
+from feltd.config import Config
+from feltd.identity.keyring import Keyring
+from feltd.store.probe import Probe
+from feltd.store.readers import Readers
+from feltd.store.writer import Writer
+
+
+@dataclass(kw_only=True)
+class Context:
+    """What a handler reaches as `request.app`; one for the daemon."""
+
+    config: Config
+    clock: LeaseClock
+    writer: Writer
+    readers: Readers
+    keyring: Keyring
+    door: Door
+    polls: Polls
+    stop: asyncio.Event
+    metrics: Metrics
+    health: Health
+    probe: Probe
+    readiness: Shared
+    schema_version: int
+    stack: Stack = field(init=False)
+    #: How many connections are open.
+    connections: Callable[[], int] = lambda: 0
+
+
+def routes(config: Config) -> tuple[Route, ...]:
+    """Every route this daemon answers."""
+    return (
+        *health.ROUTES,
+        *metrics.routes(config.metrics_open),
+        *reference.ROUTES,
+        *keys.ROUTES,
+        *grants.ROUTES,
+        *workers.ROUTES,
+        *workloads.ROUTES,
+        *claims.ROUTES,
+    )
+
+
+def application(context: Context, lifespan: Any = None) -> Stack:
+    """The ASGI application over `context`, which holds it as `stack` afterwards."""
+    config = context.config
+    context.stack = build(
+        routes(config),
+        app=context,
+        authenticate=context.door.authenticate,
+        stop=context.stop,
+        settings=StackSettings(
+            max_in_flight=config.max_in_flight,
+            request_deadline_ms=config.request_deadline_ms,
+            body_deadline_ms=config.body_deadline_ms,
+            allowed_origins=config.allowed_origins,
+            loopback_only=config.no_auth,
+        ),
+        observer=context.metrics,
+        lifespan=lifespan,
+    )
+    return context.stack

@@ -1,0 +1,54 @@
+"""`feltd serve`: run the daemon in the foreground until SIGTERM or Ctrl-C."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from feltd.api.listen import ListenProblem
+from feltd.cli.output import Examples
+from feltd.cli.settings import load_settings, setting_options
+from feltd.config import Config, hooks
+from feltd.daemon import start
+from feltd.daemon.logs import begin_log
+from feltd.daemon.run import Daemon
+from feltd.store.lock import LockHeld
+
+#: Another daemon serves the file: sysexits' "try again later".
+HELD = 75
+
+
+@click.command(
+    cls=Examples,
+    examples=(
+        "feltd serve --data feltd.db",
+        "feltd serve --data /var/lib/feltd/feltd.db --port 0",
+        "FELTD_MAX_IN_FLIGHT=128 feltd serve --config feltd.toml",
+    ),
+    short_help="Run the daemon.",
+)
+@setting_options
+def serve(config_file: Path | None, **flags: Any) -> int:
+    """Run the daemon.
+
+    Each setting is also an environment variable (FELTD_<NAME>) and a line of the TOML file. Once
+    connections are taken, one line on stdout names the address; the log is JSON on stderr.
+    """
+    config = load_settings(config_file, flags).config
+    begin_log()
+    if not config.path.exists() and not config.path.is_symlink():
+        raise start.no_database(config.path)
+    try:
+        with start.take_lock(config.path):
+            return asyncio.run(_serve(config))
+    except LockHeld as held:
+        click.echo(f"error: {held}", err=True)
+        return HELD
+    except ListenProblem as problem:
+        click.echo(f"error: {problem}", err=True)
+        return 1
+
+
+async def _serve(config: Config) -> int:
+    return await Daemon(config, hooks()).run(click.echo)

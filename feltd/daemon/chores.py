@@ -1,0 +1,92 @@
+"""What the keeper does beside the rules: checkpoint, look at disk and WAL, mark, check others' writes.
+
+Each is awaited in its round, bounded, and silent when there is nothing to do.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from feltd.api.health import DISK_FREE_BYTES_MIN, WAL_BYTES_MAX
+from feltd.api.metrics import free_bytes
+from feltd.clock import Now
+from feltd.keeper import RULES, Chore, Entry
+from feltd.mesh import ledger, promises
+from feltd.store.tx import Tx
+
+if TYPE_CHECKING:
+    from feltd.daemon.run import Daemon
+
+#: The writer checkpoints by itself under load; this empties the WAL of a quiet daemon.
+CHECKPOINT_EVERY_MS = 30_000
+PROBE_EVERY_MS = 1_000
+#: Every promise asked on a large file takes seconds; a reader may be busy for so long.
+CHECK_MS_MAX = 60_000
+
+log = structlog.get_logger("feltd.keeper")
+
+
+def table(daemon: "Daemon") -> tuple[Entry | Chore, ...]:
+    """The whole periodic table of a daemon, in the order of a round."""
+    chores = Chores(daemon)
+    return (
+        *RULES,
+        Chore("checkpoint", CHECKPOINT_EVERY_MS, chores.checkpoint),
+        Chore("probe", PROBE_EVERY_MS, chores.probe),
+        Chore("check_foreign_writes", 0, chores.check_foreign_writes),
+        Chore("mark", 0, chores.mark),
+    )
+
+
+class Chores:
+    """The chores of one daemon."""
+
+    def __init__(self, daemon: "Daemon") -> None:
+        self._daemon = daemon
+
+    async def checkpoint(self) -> None:
+        """Move committed pages into the file, where some wait."""
+        if self._daemon.writer.wal_pages:
+            await self._daemon.writer.checkpoint()
+
+    async def probe(self) -> None:
+        """Note what the writer, the WAL and the disk are short of."""
+        writer, health = self._daemon.writer, self._daemon.health
+        trouble = writer.broken or writer.trouble
+        health.note("STORAGE_FAILING", None if trouble is None else f"last commit: {trouble}")
+        wal_bytes = writer.wal_bytes
+        health.note(
+            "WAL_LARGE",
+            f"the write-ahead log holds {wal_bytes} bytes: somebody keeps a read open"
+            if wal_bytes > WAL_BYTES_MAX
+            else None,
+        )
+        free = free_bytes(self._daemon.config.path)
+        health.note(
+            "DISK_LOW",
+            f"{free} bytes are left beside the database" if free < DISK_FREE_BYTES_MIN else None,
+        )
+
+    async def mark(self) -> None:
+        """Write the mark beside the database, when it would say something new."""
+        daemon = self._daemon
+        found = await daemon.readers.read(ledger.read, None)
+        lease_ms = daemon.opened.clock.now().lease_ms
+        await asyncio.to_thread(daemon.opened.marker.follow, found, lease_ms)
+
+    async def check_foreign_writes(self) -> None:
+        """Ask every promise after another program has written to the file."""
+        daemon = self._daemon
+        if not daemon.foreign_write:
+            return
+        daemon.foreign_write = False
+        broken = await daemon.readers.read(_ask, None, CHECK_MS_MAX)
+        told = "; ".join(f"{one.id} {one.says}: {one.rows[0]}" for one in broken)
+        if told:
+            log.error("a foreign write broke promises", broken=told)
+        daemon.health.note("FOREIGN_WRITE", told or None)
+
+
+def _ask(tx: Tx, cmd: None, now: Now) -> list[promises.Broken]:
+    return promises.ask(tx)

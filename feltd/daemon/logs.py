@@ -1,0 +1,49 @@
+"""The daemon's log: one JSON object a line on stderr, times in UTC, tracebacks as text members.
+
+stdout belongs to the one line that names the address. What the libraries say through the standard
+logging comes out in the same shape.
+"""
+
+import logging
+import sys
+from typing import IO, Any
+
+import structlog
+
+
+def begin_log(stream: IO[str] | None = None, level: int = logging.INFO) -> None:
+    """Send everything to `stream` (default: stderr) from now on."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    # A slow callback is told by our own measures; asyncio's warnings about it say less.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -1,0 +1,294 @@
+"""One run of the daemon: open, serve, stop. Whatever fails on the way ends the process, non-zero.
+
+A start either ends with the address on stdout or with a sentence on stderr. A stop goes from the
+outside in: no new connections, polls woken, calls answered, the keeper's round ended, the last
+commit, the checkpoint, the clean mark. A timer of its own ends what hangs.
+"""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from feltd.api.app import Context, application
+from feltd.api.door import Door
+from feltd.api.health import Health, Shared
+from feltd.api.listen import local_socket_path
+from feltd.api.metrics import Metrics
+from feltd.api.polls import Polls
+from feltd.api.server import Server, ServerSettings
+from feltd.clock import Now
+from feltd.config import Config, Hooks
+from feltd.daemon import start
+from feltd.daemon.chores import table
+from feltd.daemon.notify import notify, watchdog_every_ms
+from feltd.errors import Refused
+from feltd.identity import keyring
+from feltd.keeper import Keeper
+from feltd.mesh import events, ledger, measures, vitals
+from feltd.store import migrate, private
+from feltd.store.connect import StoreProblem, open_reader
+from feltd.store.probe import Probe
+from feltd.store.readers import Readers
+from feltd.store.tx import Tx
+from feltd.store.writer import Signals, Writer
+
+#: Of graceful_ms, what the connections may take; the rest is for the last commits.
+SERVING_SHARE = 0.7
+#: A round trip of the watchdog that takes longer has not come back.
+ROUND_TRIP_MS = 5_000
+
+log = structlog.get_logger("feltd.daemon")
+
+
+class Daemon:
+    """The parts of one run. Made on the event loop, with the lock held."""
+
+    opened: start.Opened
+    writer: Writer
+    readers: Readers
+    metrics: Metrics
+    health: Health
+    context: Context
+    server: Server
+
+    def __init__(self, config: Config, hooks: Hooks) -> None:
+        self.config = config
+        self.stop = asyncio.Event()
+        #: Why it stops, when it did not choose to.
+        self.fatal: BaseException | None = None
+        #: Another program wrote to the file since the last check.
+        self.foreign_write = False
+        self._hooks = hooks
+        self._commits = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self, on_ready: Callable[[str], None]) -> int:
+        """Serve until a signal or a fatal error; the exit code.
+
+        `on_ready` gets the address once connections are taken. Raises StoreProblem or
+        ListenProblem when the start fails.
+        """
+        keys = _keyring(self.config)
+        self.opened = await start.open_database(self.config)
+        self._make_writer()
+        try:
+            self.readers = await Readers.open(self.config.path, self.opened.clock.now)
+            self._make_context(keys)
+            await self._serve(on_ready)
+        finally:
+            await self._close()
+        return 0 if self.fatal is None else 1
+
+    def _make_writer(self) -> None:
+        opened, config = self.opened, self.config
+        self.health = Health(
+            opened.finding,
+            opened.clock,
+            tick_ms=config.tick_ms,
+            transport="https" if config.tls_cert else "http",
+            auth=not config.no_auth,
+        )
+        self.metrics = Metrics()
+        self.writer = Writer(
+            opened.conn,
+            config.path,
+            opened.clock.now,
+            tick_ms=config.tick_ms,
+            before_batch=self._credit,
+            before_commit=self._seal,
+            after_commit=self._tell,
+            on_foreign_write=self._note_foreign_write,
+            on_fatal=self._die,
+            observer=self.metrics,
+        )
+        self.writer.slow_commit_ms = self._hooks.slow_commit_ms
+        self.metrics.on_shed_keep_alive = self.writer.note_shed_keep_alive
+
+    def _make_context(self, keys: keyring.Keyring) -> None:
+        opened, config = self.opened, self.config
+        probe = Probe(self.writer, self.readers)
+        self.context = Context(
+            config=config,
+            clock=opened.clock,
+            writer=self.writer,
+            readers=self.readers,
+            keyring=keys,
+            door=Door(config),
+            polls=Polls(),
+            stop=self.stop,
+            metrics=self.metrics,
+            health=self.health,
+            probe=probe,
+            readiness=Shared(probe.durable),
+            schema_version=opened.schema_version,
+        )
+        settings = ServerSettings(
+            host=config.host,
+            port=config.port,
+            fd=config.fd,
+            local_path=local_socket_path(str(config.path)),
+            max_connections=config.max_connections,
+            max_connections_per_address=config.max_connections_per_address,
+            graceful_ms=int(config.graceful_ms * SERVING_SHARE),
+            tls_cert=config.tls_cert,
+            tls_key=config.tls_key,
+        )
+        self.server = Server(application(self.context), settings, stop=self.stop)
+        self.context.connections = lambda: self.server.connections
+
+    async def _serve(self, on_ready: Callable[[str], None]) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.begin_stop, signal.Signals(number).name)
+        self.metrics.watch(self.context, await self.readers.read(measures.last_event, None))
+        await self.context.door.fill(self.readers)
+        keeper = Keeper(
+            table(self),
+            lambda op, limit: self.writer.submit(op, limit, keep_alive=True),
+            self.opened.clock.now,
+            self.config.tick_ms,
+        )
+        self.health.keeper = keeper
+        # One round before the first call: credit is given, what lapsed meanwhile is settled.
+        await keeper.round(everything=True)
+        self._begin(keeper.run(self.stop))
+        self._begin(self._feed_watchdog())
+        if self.opened.check_behind:
+            self._begin(self._check_pages())
+
+        def listening(url: str) -> None:
+            notify("READY=1", f"STATUS=serving {url}")
+            found = self.health.finding
+            log.info("serving", url=url, database=str(self.config.path), storage=found.label)
+            on_ready(url)
+
+        if not self.stop.is_set():
+            await self.server.serve(listening)
+
+    def begin_stop(self, reason: str) -> None:
+        """Stop in order, within graceful_ms; repeating changes nothing."""
+        if self.stop.is_set():
+            return
+        log.info("stopping", reason=reason)
+        self.health.stopping = "the daemon is stopping"
+        notify("STOPPING=1", f"STATUS=stopping: {reason}")
+        timer = threading.Timer(self.config.graceful_ms / 1_000, _leave)
+        timer.daemon = True
+        timer.start()
+        self.stop.set()
+
+    async def _close(self) -> None:
+        """The end, from the outside in. A clean mark only after a clean end."""
+        self.stop.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self.config.graceful_ms / 4_000)
+        for task in self._tasks:
+            task.cancel()
+        found = None
+        if self.writer.broken is None:
+            try:
+                found = await self.writer.submit(ledger.read, None)
+            except Refused as refused:
+                log.error("the last look at the ledger failed", detail=refused.detail)
+        if hasattr(self, "readers"):
+            await self.readers.close()
+        await self.writer.close()
+        if found is not None and self.fatal is None and self.writer.broken is None:
+            lease_ms = self.opened.clock.now().lease_ms
+            self.opened.marker.follow(found, lease_ms, clean=True)
+            log.info("stopped", commits=found["commit_seq"])
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._die(error)
+
+    async def _feed_watchdog(self) -> None:
+        """Tell systemd that the daemon lives, each time after a read and a write came back."""
+        every_ms = watchdog_every_ms()
+        if every_ms is None:
+            return
+        probe = Probe(self.writer, self.readers, bound_ms=ROUND_TRIP_MS)
+        while not self.stop.is_set():
+            try:
+                await probe.ready()
+                alive = True
+            except Refused as refused:
+                # A full disk comes back with an answer: a restart would not help it.
+                alive = refused.code != "STORAGE_STALLED"
+            if alive:
+                notify("WATCHDOG=1")
+            await asyncio.sleep(every_ms / 1_000)
+
+    async def _check_pages(self) -> None:
+        """Read every page of a large file beside serving, after an unclean stop."""
+        conn = await open_reader(self.config.path)
+        try:
+            damage = await conn.run(migrate.quick_check)
+        finally:
+            await conn.close()
+        log.info("pages checked", damage=damage)
+        if damage:
+            self.health.note("STORAGE_DAMAGED", f"the database is damaged: {damage[0]}")
+
+    # Hooks of the writer, on its thread
+
+    def _credit(self, tx: Tx, now: Now, gap_ms: int, first: bool) -> None:
+        if vitals.credit(tx, now, gap_ms, first):
+            self.health.recovering_until_ms = now.lease_ms + self.config.heartbeat_timeout_ms
+            self.metrics.outage_credit_ms += gap_ms
+
+    def _seal(self, tx: Tx, now: Now) -> None:
+        events.seal(tx, now)
+        self.opened.marker.before_commit(tx, now)
+        self._commits += 1
+        if self._hooks.crash == ("before", self._commits):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _note_foreign_write(self, tx: Tx, now: Now) -> None:
+        events.act(tx, now, "service:feltd", "foreign_write", "database")
+        tx.tell("foreign_write", "")
+        self.foreign_write = True
+
+    # Hooks of the writer, on the event loop
+
+    def _tell(self, signals: Signals) -> None:
+        if self._hooks.crash is not None and self._hooks.crash[0] == "after":
+            # Committed, and the answers are not written yet.
+            if self._commits >= self._hooks.crash[1]:
+                os.kill(os.getpid(), signal.SIGKILL)
+        for topic, key in signals:
+            self.context.door.told(topic, key)
+            self.context.polls.told(topic, key)
+
+    def _die(self, error: BaseException) -> None:
+        if self.fatal is None:
+            self.fatal = error
+            log.critical("the daemon cannot go on", error=repr(error))
+        self.begin_stop("fatal error")
+
+
+def _keyring(config: Config) -> keyring.Keyring:
+    path = config.keyring_path
+    try:
+        return keyring.parse(private.read(path))
+    except ValueError as error:
+        raise StoreProblem(
+            f"{path} {error}.", "Name the right file with --keyring, or put a backup in its place."
+        ) from None
+
+
+def _leave() -> None:
+    """End the process by force when the stop hangs: a supervisor would only do it later."""
+    os.write(2, b'{"event": "the stop took longer than graceful_ms; leaving"}\n')
+    os._exit(1)

@@ -8,6 +8,7 @@ from msgspec import Raw
 from msgspec.json import decode
 
 from feltd.clock import Now
+from feltd.errors import Refused
 from feltd.identity import principals
 from feltd.mesh import events, lifecycle
 from feltd.model.base import Caller
@@ -59,21 +60,19 @@ def lookup(tx: Tx, caller: Caller, worker_id: str) -> Row:
     three answer alike.
     """
     row = find(tx, worker_id)
-    if row is None or row["removed_at_ms"] is not None:
-        raise principals.not_found("WORKER_NOT_FOUND")
-    principals.require_tenant(caller, row["tenant_id"], "WORKER_NOT_FOUND")
+    if row is None or row["removed_at_ms"] is not None or not caller.may_see(row["tenant_id"]):
+        raise Refused("WORKER_NOT_FOUND", "worker not found")
     return row
 
 
 def own(tx: Tx, caller: Caller, worker_id: str, now: Now) -> Row:
     """The row of the worker the caller is, its key tested once more in this transaction.
 
-    Refuses UNAUTHENTICATED when the key ended meanwhile, FORBIDDEN when no worker key came,
-    WORKER_NOT_FOUND when it is another worker's.
+    Refuses UNAUTHENTICATED when the key ended meanwhile, FORBIDDEN when the key is not this
+    worker's, WORKER_NOT_FOUND when the worker was removed.
     """
     principals.confirm(tx, caller, now)
-    if principals.acting_worker(caller, worker_id) != worker_id:
-        raise principals.not_found("WORKER_NOT_FOUND")
+    principals.acting_worker(caller, worker_id)
     return lookup(tx, caller, worker_id)
 
 

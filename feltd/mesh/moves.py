@@ -1,0 +1,132 @@
+"""What an operator does to a worker by hand: recover, transition, remove.
+
+Each is an edge of the lifecycle and nothing more; READY and BUSY follow from the claims and are
+never set. Ending a worker's claims is part of the same transaction.
+"""
+
+from msgspec.json import encode
+
+from feltd.clock import Now
+from feltd.errors import Refused
+from feltd.identity import audit, principals
+from feltd.mesh import attempts, drain, lifecycle, states, workers
+from feltd.model.base import Ask
+from feltd.model.worker import Transition, Worker
+from feltd.store.tx import Row, Tx
+
+REMOVE = """
+UPDATE workers
+   SET removed_at_ms = :now_ms,
+       content_version = content_version + 1
+ WHERE worker_id = :worker_id
+   AND lifecycle = 'OFFLINE'
+"""
+
+
+def recover(tx: Tx, ask: Ask[None], now: Now) -> Worker:
+    """OFFLINE → RECOVERING, with one heartbeat timeout from now to reconcile.
+
+    Repeating while it recovers changes nothing. Refuses WORKER_NOT_FOUND, and
+    WORKER_TRANSITION_DENIED from any other lifecycle.
+    """
+    row = _row(tx, ask, now)
+    if row["lifecycle"] != "RECOVERING":
+        if not lifecycle.begin_recovery(tx, now, row["worker_id"], "recover"):
+            raise _denied(_from(tx, row), "RECOVERING")
+        _write_down(tx, ask, now, "recover", row)
+    return _shown(tx, row, now)
+
+
+def transition(tx: Tx, ask: Ask[Transition], now: Now) -> Worker:
+    """Walk one edge of the verb by hand.
+
+    To OFFLINE ends the live claims worker_lost; to DRAINING is a drain until it is resumed. The
+    lifecycle it has is no edge and passes. Refuses WORKER_TRANSITION_DENIED for every other pair,
+    READY and BUSY into each other among them, and WORKER_NOT_FOUND.
+    """
+    row = _row(tx, ask, now)
+    present, to = _from(tx, row), ask.body.to
+    if present == to:
+        return _shown(tx, row, now)
+    if not states.worker_transition(present, to) or {present, to} == {"READY", "BUSY"}:
+        raise _denied(present, to)
+    worker_id = row["worker_id"]
+    if to == "DRAINING":
+        drain.stand(tx, now, worker_id, by=str(ask.caller.subject), until="resumed")
+    elif to == "RECOVERING":
+        lifecycle.begin_recovery(tx, now, worker_id, "recover")
+    elif to == "READY":
+        lifecycle.make_ready(tx, worker_id)
+    else:
+        _offline(tx, now, row)
+    if to != "RECOVERING":
+        drain.settle(tx, worker_id, now)
+    _write_down(tx, ask, now, "transition", row, encode(ask.body))
+    return _shown(tx, row, now)
+
+
+def remove(tx: Tx, ask: Ask[None], now: Now) -> None:
+    """Take a worker out of the mesh; its name may register again, as a new incarnation.
+
+    A drain of it is forgotten. Refuses WORKER_BUSY while it holds live claims, WORKER_NOT_FOUND
+    also when it was removed before.
+    """
+    row = _row(tx, ask, now)
+    worker_id = row["worker_id"]
+    held = workers.live_claims(tx, worker_id)
+    if held:
+        raise Refused("WORKER_BUSY", "worker with active claims cannot be removed", used=len(held))
+    drain.lift(tx, worker_id)
+    if not lifecycle.go_offline(tx, worker_id, "removed"):
+        lifecycle.lose(tx, worker_id, "removed")
+    tx.change(REMOVE, {"worker_id": worker_id, "now_ms": now.lease_ms})
+    _write_down(tx, ask, now, "remove", row)
+    tx.tell("worker", worker_id)
+    tx.tell("worker_offline", worker_id)
+
+
+def _row(tx: Tx, ask: Ask[None] | Ask[Transition], now: Now) -> Row:
+    principals.confirm(tx, ask.caller, now)
+    principals.require_scope(ask.caller, drain.SCOPE)
+    return workers.lookup(tx, ask.caller, ask.id)
+
+
+def _from(tx: Tx, row: Row) -> str:
+    return lifecycle.shown(row, len(workers.live_claims(tx, row["worker_id"])))
+
+
+def _offline(tx: Tx, now: Now, row: Row) -> None:
+    worker_id = row["worker_id"]
+    lifecycle.go_offline(tx, worker_id, "transition")
+    attempts.end_claims_of(tx, now, worker_id, "worker_lost")
+    tx.tell("worker_offline", worker_id)
+
+
+def _write_down(
+    tx: Tx, ask: Ask[None] | Ask[Transition], now: Now, verb: str, row: Row, body: bytes = b""
+) -> None:
+    actor = str(ask.caller.subject)
+    after = workers.find(tx, row["worker_id"])
+    assert after is not None
+    workers.told(
+        tx,
+        now,
+        verb,
+        row,
+        from_state=row["lifecycle"],
+        to_state=after["lifecycle"],
+        actor=actor,
+    )
+    audit.act(tx, now, actor, verb, ask.id, body=body)
+
+
+def _shown(tx: Tx, row: Row, now: Now) -> Worker:
+    after = workers.find(tx, row["worker_id"])
+    assert after is not None
+    return workers.shown(tx, after, now)
+
+
+def _denied(present: str, to: str) -> Refused:
+    return Refused(
+        "WORKER_TRANSITION_DENIED", f"{present.title()} cannot transition to {to.title()}"
+    )

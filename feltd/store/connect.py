@@ -76,6 +76,10 @@ class Connection(aiosqlite.Connection):
         done: T = await self._execute(fn, self._conn)  # type: ignore[no-untyped-call]
         return done
 
+    def join(self) -> None:
+        """After an opening that failed: wait until the thread is gone, which aiosqlite does not."""
+        self._thread.join(2 * BUSY_TIMEOUT_MS / 1_000)
+
 
 async def open_writer(path: Path) -> Connection:
     """Open the one connection that writes, making the file first when there is none.
@@ -195,7 +199,11 @@ def unusable(path: Path | str, error: sqlite3.Error) -> StoreProblem:
 
 
 async def _opened(conn: Connection) -> Connection:
-    await conn
+    try:
+        await conn
+    except BaseException:
+        conn.join()
+        raise
     return conn
 
 

@@ -7,6 +7,7 @@ callers share one probe: asking often costs the disk nothing.
 import asyncio
 import sqlite3
 import time
+from collections.abc import Coroutine
 
 from feltd.clock import Now
 from feltd.errors import Refused
@@ -69,22 +70,29 @@ class Probe:
         STORAGE_PROBE_FAILED when the write fails, STORAGE_STALLED after a second.
         """
         started_s = time.monotonic()
-        try:
-            async with asyncio.timeout(self._bound_ms / 1_000):
-                await self._look()
-                if started_s - self._writer.changed_at_s > self._fresh_ms / 1_000:
-                    await self._touch()
-        except TimeoutError:
-            raise _stalled() from None
+        await self._bounded(self._look_and_touch(started_s))
         return round((time.monotonic() - started_s) * 1_000)
 
     async def durable(self) -> None:
         """One commit that changes a row, shared by all who ask meanwhile; refuses as `ready`."""
+        await self._bounded(self._touch())
+
+    async def _bounded(self, probing: Coroutine[object, object, None]) -> None:
+        task = asyncio.ensure_future(probing)
         try:
-            async with asyncio.timeout(self._bound_ms / 1_000):
-                await self._touch()
-        except TimeoutError:
-            raise _stalled() from None
+            await asyncio.wait([task], timeout=self._bound_ms / 1_000)
+        finally:
+            # Only this caller's waiting ends here; a started write is shielded.
+            task.cancel()
+        if task.done():
+            task.result()
+        else:
+            raise _stalled()
+
+    async def _look_and_touch(self, started_s: float) -> None:
+        await self._look()
+        if started_s - self._writer.changed_at_s > self._fresh_ms / 1_000:
+            await self._touch()
 
     async def _look(self) -> None:
         if self._writer.broken is not None:

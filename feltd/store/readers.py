@@ -8,6 +8,7 @@ statement is interrupted and the reader goes back to the others.
 import asyncio
 import contextlib
 import sqlite3
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Generic, TypeVar
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.store.connect import Connection, open_reader
-from feltd.store.trouble import is_storage, refusal
+from feltd.store.trouble import is_storage, primary_code, refusal
 from feltd.store.tx import Tx
 
 C = TypeVar("C")
@@ -26,6 +27,8 @@ R = TypeVar("R")
 READERS = 2
 #: A page of 500 rows takes milliseconds; far below the request deadline of 10 s.
 TIMEOUT_MS = 5_000
+#: A read ends at its own limit, so by then every reader is back.
+CLOSE_MS = 60_000
 
 BEGIN = "BEGIN"
 ROLLBACK = "ROLLBACK"
@@ -35,11 +38,10 @@ class Readers:
     """Two readers of one database. `clock` stamps each read."""
 
     def __init__(self, connections: list[Connection], clock: Callable[[], Now]) -> None:
-        self._all = connections
+        self._all = list(connections)
+        self._free = list(connections)
+        self._waiting: deque[asyncio.Future[Connection]] = deque()
         self._clock = clock
-        self._free: asyncio.Queue[Connection] = asyncio.Queue()
-        for connection in connections:
-            self._free.put_nowait(connection)
         self._closed = False
 
     @classmethod
@@ -66,42 +68,60 @@ class Readers:
             raise Refused("SERVICE_OVERLOADED", "the daemon is stopping", committed=False)
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_ms / 1_000
-        try:
-            async with asyncio.timeout_at(until_s):
-                connection = await self._free.get()
-        except TimeoutError:
-            raise Refused(
-                "SERVICE_OVERLOADED", "every reader is at work", committed=False
-            ) from None
+        connection = self._free.pop() if self._free else await self._next_free(timeout_ms)
         reading = _Reading(fn, cmd, self._clock)
         job = loop.create_task(connection.run(reading.run))
         # The reader is free when its thread is, however this wait ends.
-        job.add_done_callback(partial(self._give_back, connection))
+        job.add_done_callback(partial(self._done, connection))
         try:
-            async with asyncio.timeout_at(until_s):
-                return await asyncio.shield(job)
-        except TimeoutError:
-            reading.end()
-            raise Refused(
-                "STORAGE_STALLED", "the read was ended at its time limit", committed=False
-            ) from None
+            # wait, not timeout: it cancels nothing, so the two cannot be mixed up.
+            await asyncio.wait([job], timeout=max(until_s - loop.time(), 0))
         except asyncio.CancelledError:
             reading.end()
             raise
+        if not job.done():
+            reading.end()
+            raise Refused(
+                "STORAGE_STALLED", "the read was ended at its time limit", committed=False
+            )
+        return job.result()
 
     async def close(self) -> None:
         """Refuse what comes, let running reads end, close the connections; before the writer's."""
         self._closed = True
-        for _ in range(len(self._all)):
-            await self._free.get()
         while self._all:
-            await self._all.pop().close()
+            connection = self._free.pop() if self._free else await self._next_free(CLOSE_MS)
+            self._all.remove(connection)
+            await connection.close()
 
-    def _give_back(self, connection: Connection, job: "asyncio.Task[object]") -> None:
+    async def _next_free(self, timeout_ms: int) -> Connection:
+        waiter: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await asyncio.wait([waiter], timeout=timeout_ms / 1_000)
+        except asyncio.CancelledError:
+            if waiter.done():
+                self._give_back(waiter.result())
+            waiter.cancel()
+            raise
+        if waiter.done():
+            return waiter.result()
+        waiter.cancel()
+        raise Refused("SERVICE_OVERLOADED", "every reader is at work", committed=False)
+
+    def _done(self, connection: Connection, job: "asyncio.Task[object]") -> None:
         if not job.cancelled():
             # Looked at here too, so that a read nobody waits for leaves no warning behind.
             job.exception()
-        self._free.put_nowait(connection)
+        self._give_back(connection)
+
+    def _give_back(self, connection: Connection) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(connection)
+                return
+        self._free.append(connection)
 
 
 class _Reading(Generic[C, R]):
@@ -124,7 +144,8 @@ class _Reading(Generic[C, R]):
                 raise sqlite3.OperationalError("the read was ended before it began")
             return self._fn(self._tx, self._cmd, self._clock())
         except sqlite3.Error as error:
-            if is_storage(error):
+            # READONLY is a rule that wanted to write: a bug, not the storage's fault.
+            if is_storage(error) and primary_code(error) != sqlite3.SQLITE_READONLY:
                 raise refusal(error) from error
             raise
         finally:

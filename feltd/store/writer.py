@@ -6,6 +6,7 @@ after that he can only wait. The loop and the thread share no lock.
 """
 
 import asyncio
+import math
 import sqlite3
 import sys
 import time
@@ -106,7 +107,7 @@ class Writer:
         #: Why the last batch failed; None after a good one.
         self.trouble: BaseException | None = None
         #: Seconds on time.monotonic() of the last commit that changed a row.
-        self.changed_at_s = 0.0
+        self.changed_at_s = -math.inf
         self._halted: BaseException | None = None
         #: For tests: hold every commit this long, asleep on the writer thread.
         self.slow_commit_ms = 0
@@ -247,12 +248,12 @@ class Writer:
             self.changed_at_s = time.monotonic()
         for operation in batch.operations:
             _set(operation.future, operation.answer, operation.refusal)
+        if batch.fatal is not None:
+            self._break(batch.fatal, batch.stop)
         if self._observer is not None:
             _report(self._observer, batch)
         if batch.signals and self._after_commit is not None:
             self._after_commit(batch.signals)
-        if batch.fatal is not None:
-            self._break(batch.fatal, batch.stop)
 
     def _break(self, error: BaseException, stop: bool) -> None:
         if self.broken is None:

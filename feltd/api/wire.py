@@ -217,9 +217,9 @@ def _second_reading(body: bytes, shape: type[T], unfit: Exception, code: str) ->
     msgspec's strict mode refuses 5.0 for an int, its lax mode also takes "5": so the floats are
     turned by hand, at the very place that was refused, and free JSON keeps its floats.
     """
+    place, detail, steps = _read_message(str(unfit))
     try:
         value = msgspec.json.decode(body)
-        place, detail, steps = _read_message(str(unfit))
         for _ in range(WHOLE_FLOAT_ROUNDS_MAX):
             if detail != "Expected `int`, got `float`" or not _make_whole(value, steps):
                 break
@@ -227,6 +227,8 @@ def _second_reading(body: bytes, shape: type[T], unfit: Exception, code: str) ->
                 return msgspec.convert(value, shape, strict=True)
             except msgspec.ValidationError as again:
                 place, detail, steps = _read_message(str(again))
+    except msgspec.ValidationError:
+        pass  # a number out of range is still JSON: it does not fit
     except _UNREADABLE as unreadable:
         raise _malformed(unreadable) from None
     raise invalid(code, place, detail)

@@ -21,6 +21,7 @@ from feltd.errors import Refused
 from feltd.store.batch import Batch
 from feltd.store.checkpoint import Checkpoint, Checkpointer
 from feltd.store.connect import Connection
+from feltd.store.deadlines import Deadlines
 from feltd.store.guard import Guard
 from feltd.store.lanes import Lanes, Operation
 from feltd.store.trouble import halted, unknown
@@ -82,6 +83,7 @@ class Writer:
         self._conn = conn
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes()
+        self._deadlines = Deadlines(self._loop, self._late)
         self._wal = Checkpointer()
         self._wal_file = path.with_name(path.name + "-wal")
         self._chores: deque[Chore] = deque()
@@ -144,17 +146,13 @@ class Writer:
         elif len(self._lanes.inbox) >= self._gather:
             self._gather = sys.maxsize
             self._gathered.set()
-        timer = None
         if deadline_ms is not None:
-            timer = loop.call_later(deadline_ms / 1_000, self._late, operation)
+            self._deadlines.add(operation, deadline_ms)
         try:
             answer: R = await operation.future
         except asyncio.CancelledError:
             self._give_up(operation)
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
         return answer
 
     async def checkpoint(self, truncate: bool = False) -> Checkpoint:

@@ -216,9 +216,7 @@ def is_loopback(host: str) -> bool:
 def _verify(config: Config) -> None:
     """Refuse the combinations that cannot work or would fail open."""
     if config.heartbeat_timeout_ms < 2 * config.heartbeat_interval_ms:
-        raise ConfigProblem(
-            "--heartbeat-timeout-ms must be at least twice --heartbeat-interval-ms"
-        )
+        raise ConfigProblem("--heartbeat-timeout-ms must be at least twice --heartbeat-interval-ms")
     for origin in config.allowed_origins:
         if ORIGIN.fullmatch(origin) is None:
             raise ConfigProblem(

@@ -131,7 +131,7 @@ CREATE INDEX workloads_of_application ON workloads (tenant_id, application_id, s
 CREATE INDEX workloads_dead ON workloads (tenant_id, failure_kind, seq) WHERE state = 'DEAD_LETTERED';
 
 CREATE TABLE claims (
-  fencing_token     INTEGER PRIMARY KEY AUTOINCREMENT,  -- strictly increasing over all claims for ever
+  fencing_token     INTEGER PRIMARY KEY AUTOINCREMENT CHECK (fencing_token >= 1),  -- strictly increasing over all claims for ever
   workload_id       TEXT    NOT NULL REFERENCES workloads (workload_id),
   tenant_id         TEXT    NOT NULL,
   application_id    TEXT    NOT NULL,

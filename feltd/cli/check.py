@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from feltd.cli.output import Examples, json_option, say_json
-from feltd.daemon import start
+from feltd.daemon.place import no_database
 from feltd.mesh import promises
 from feltd.store import migrate, sidecar
 from feltd.store.connect import open_local, unusable
@@ -29,7 +29,7 @@ def check(data: str, as_json: bool) -> int:
     """
     path = Path(data).absolute()
     if not path.exists():
-        raise start.no_database(path)
+        raise no_database(path)
     # The mark first: a live daemon only moves on from it.
     mark = sidecar.read(path)
     migrate.check(path)

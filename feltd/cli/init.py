@@ -7,10 +7,9 @@ import click
 
 from feltd.api.fresh import characters, key_material
 from feltd.cli.output import Examples, json_option, say_json
-from feltd.cli.serve import HELD
 from feltd.clock import Now, wall_ms
 from feltd.config import Config
-from feltd.daemon import start
+from feltd.daemon.place import HELD, take_lock
 from feltd.identity import keyring, keys
 from feltd.identity.principals import LOCAL
 from feltd.mesh import events, ledger
@@ -51,7 +50,7 @@ def init(
     config = Config(data=data, keyring=keyring_file, namespace=namespace)
     path = config.path
     try:
-        with start.take_lock(path):
+        with take_lock(path):
             if path.exists() or path.is_symlink():
                 return _exists(path, if_missing)
             if key_file is not None and key_file.exists():

@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from feltd.cli.output import Examples, json_option, say_json
-from feltd.cli.serve import HELD
-from feltd.daemon import start
+from feltd.daemon.place import HELD, no_database, take_lock
 from feltd.store import migrate as migrations
 from feltd.store.connect import open_local
 from feltd.store.lock import LockHeld
@@ -28,13 +27,13 @@ def migrate(data: str, only_check: bool, as_json: bool) -> int:
     """
     path = Path(data).absolute()
     if not path.exists():
-        raise start.no_database(path)
+        raise no_database(path)
     if only_check:
         plan = migrations.check(path, deep=True)
         _say(as_json, "pending", plan.pending, f"schema {plan.version}, the pages are sound")
         return 0
     try:
-        with start.take_lock(path):
+        with take_lock(path):
             migrations.check(path)
             conn = open_local(path, read_only=False)
             try:

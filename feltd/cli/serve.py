@@ -10,13 +10,10 @@ from feltd.api.listen import ListenProblem
 from feltd.cli.output import Examples
 from feltd.cli.settings import load_settings, setting_options
 from feltd.config import Config, hooks
-from feltd.daemon import start
 from feltd.daemon.logs import begin_log
+from feltd.daemon.place import HELD, no_database, take_lock
 from feltd.daemon.run import Daemon
 from feltd.store.lock import LockHeld
-
-#: Another daemon serves the file: sysexits' "try again later".
-HELD = 75
 
 
 @click.command(
@@ -38,9 +35,9 @@ def serve(config_file: Path | None, **flags: Any) -> int:
     config = load_settings(config_file, flags).config
     begin_log()
     if not config.path.exists() and not config.path.is_symlink():
-        raise start.no_database(config.path)
+        raise no_database(config.path)
     try:
-        with start.take_lock(config.path):
+        with take_lock(config.path):
             return asyncio.run(_serve(config))
     except LockHeld as held:
         click.echo(f"error: {held}", err=True)

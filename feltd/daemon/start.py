@@ -17,9 +17,10 @@ from feltd.api.health import CLEAN, RECOVERED, Finding
 from feltd.clock import LeaseClock, wall_ms
 from feltd.config import Config
 from feltd.daemon.marks import Marker
+from feltd.daemon.place import no_database
 from feltd.errors import Refused
 from feltd.mesh import events, ledger, vitals
-from feltd.store import dialect, lock, migrate, sidecar, walfile
+from feltd.store import dialect, migrate, sidecar, walfile
 from feltd.store.connect import Connection, StoreProblem, open_writer, verify
 from feltd.store.sidecar import Mark
 from feltd.store.tx import Row, Tx
@@ -78,9 +79,7 @@ async def open_database(config: Config) -> Opened:
         clock = _clock(config, found, mark)
         finding = find(found, mark, tail, await conn.run(lambda one: _head_of(one, mark)))
         run = await conn.run(lambda one: _begin_run(one, clock, config, finding, mark))
-        marker = await asyncio.to_thread(
-            Marker, path, run.found, run.floor, clock.now().lease_ms
-        )
+        marker = await asyncio.to_thread(Marker, path, run.found, run.floor, clock.now().lease_ms)
     except BaseException:
         await conn.close()
         raise
@@ -93,11 +92,6 @@ async def open_database(config: Config) -> Opened:
         run.schema_version,
         check and not before,
     )
-
-
-def no_database(path: Path) -> StoreProblem:
-    """There is no file at `path`."""
-    return StoreProblem(f"no database at {path}:", f"run 'feltd init --data {path}'")
 
 
 def find(
@@ -195,14 +189,3 @@ async def _check_pages(conn: Connection, path: Path) -> None:
             f"{path} is damaged: {damage[0]}.",
             "Stop, keep the file and its -wal together, and put a backup in their place.",
         )
-
-
-def take_lock(path: Path) -> lock.DataLock:
-    """The lock of the database. Raises LockHeld, or StoreProblem where none can be made."""
-    try:
-        return lock.take(path)
-    except OSError as error:
-        raise StoreProblem(
-            f"{path}.lock cannot be made: {error.strerror}.",
-            "Make the folder writable for the user feltd runs as.",
-        ) from error

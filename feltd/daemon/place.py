@@ -1,0 +1,25 @@
+"""Where a database lies, for the daemon and the commands that open it: its absence and its lock."""
+
+from pathlib import Path
+
+from feltd.store import lock
+from feltd.store.connect import StoreProblem
+
+#: Exit code: another process holds the database.
+HELD = 75
+
+
+def no_database(path: Path) -> StoreProblem:
+    """There is no file at `path`."""
+    return StoreProblem(f"no database at {path}:", f"run 'feltd init --data {path}'")
+
+
+def take_lock(path: Path) -> lock.DataLock:
+    """The lock of the database. Raises LockHeld, or StoreProblem where none can be made."""
+    try:
+        return lock.take(path)
+    except OSError as error:
+        raise StoreProblem(
+            f"{path}.lock cannot be made: {error.strerror}.",
+            "Make the folder exist and writable for the user feltd runs as.",
+        ) from error

@@ -233,6 +233,12 @@ def issue(tx: Tx, ask: Ask[IssueGrant], now: Now) -> Grant:
     return present(tx, ask.fresh)
 
 
+def issue_again(tx: Tx, ask: Ask[IssueGrant], now: Now, kept: dict[str, str]) -> Grant:
+    """The grant of a first answer that was lost, as it is now."""
+    confirm(tx, ask.caller, now)
+    return present(tx, kept["id"])
+
+
 def show(tx: Tx, ask: Ask[None], now: Now) -> Grant:
     """One grant. Needs grants:issue, or for a child to be its parent's subject."""
     grant = found(tx, ask.caller, ask.id)

@@ -101,6 +101,13 @@ def create(tx: Tx, ask: Ask[CreateKey], now: Now) -> KeyMade:
     return made
 
 
+def create_again(tx: Tx, ask: Ask[CreateKey], now: Now, kept: dict[str, str]) -> KeyMade:
+    """Make a key whose first answer was lost: the key of that answer (`kept`) ends."""
+    made = create(tx, ask, now)
+    endings.end(tx, now, [kept["key_id"]], "revoked")
+    return made
+
+
 def page(tx: Tx, ask: Ask[PageAsk], now: Now) -> Page[Key]:
     """Keys whose tenants are all the caller's, newest first, ended ones too.
 
@@ -177,6 +184,17 @@ def rotate(tx: Tx, ask: Ask[RotateKey], now: Now) -> KeyMade:
             tx.tell("key", ask.id)
     _act(tx, ask.caller, now, "rotate_key", ask.id, msgspec.json.encode(ask.body))
     return made
+
+
+def rotate_again(tx: Tx, ask: Ask[RotateKey], now: Now, kept: dict[str, str]) -> KeyMade:
+    """Rotate a key whose first answer was lost: the key of that answer is replaced at once."""
+    first = msgspec.structs.replace(ask, id=kept["key_id"], body=RotateKey(overlap_ms=0))
+    return rotate(tx, first, now)
+
+
+def public(made: KeyMade) -> Key:
+    """A new key without its secret: what may be kept of the answer."""
+    return Key(**{name: getattr(made, name) for name in Key.__struct_fields__})
 
 
 def note_used(tx: Tx, used: Iterable[tuple[str, int]], now: Now) -> None:

@@ -51,8 +51,6 @@ class Worker:
         on_drain: OnDrain = "exit",
         grace_ms: int = 25_000,
     ) -> None:
-        if not LEASE_MS_BOUNDS[0] <= lease_ms <= LEASE_MS_BOUNDS[1]:
-            raise ValueError(f"lease_ms must be within {LEASE_MS_BOUNDS}, not {lease_ms}")
         self.url = url
         self.key = key
         self.name = name
@@ -67,6 +65,13 @@ class Worker:
         self.grace_ms = grace_ms
         self.handlers: dict[str, Handler] = {}
         self._loop: Loop | None = None
+        self.check()
+
+    def check(self) -> None:
+        """Raise ValueError where a setting is out of its bounds."""
+        least, most = LEASE_MS_BOUNDS
+        if not least <= self.lease_ms <= most:
+            raise ValueError(f"a lease is {least} to {most} ms long, not {self.lease_ms}")
 
     def handles(self, definition: str) -> Callable[[H], H]:
         """Decorate the handler of a definition; "*" handles whatever has no handler of its own.

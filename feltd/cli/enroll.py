@@ -1,0 +1,82 @@
+"""`feltd enroll`: all that a worker process needs, as one key.
+
+A grant for a subject of its own, and a key bound to that grant which may register workers and do
+nothing else. Revoking the grant ends every process that was started with it.
+"""
+
+import contextlib
+import secrets
+from typing import Any
+
+import click
+
+from feltd.cli.grants import scope
+from feltd.cli.keys import show_secret
+from feltd.cli.output import Examples
+from feltd.cli.parse import DURATION, expiry, refuse_existing
+from feltd.cli.remote import connect, remote
+from feltd.worker.refusal import Refusal
+
+
+@click.command(
+    cls=Examples,
+    examples=(
+        "feltd enroll --data feltd.db --tenant acme --application docs --capability extract \\\n"
+        "      --key-file worker.key",
+        "FELTD_URL=http://127.0.0.1:7610 FELTD_KEY=$(cat worker.key) feltd worker run jobs:worker",
+    ),
+)
+@click.option("--tenant", required=True)
+@click.option("--application", required=True)
+@click.option("--capability", "capabilities", multiple=True, required=True, help="May be repeated.")
+@click.option("--concurrency", type=click.IntRange(1, 1_024), help="Most work a process may hold.")
+@click.option("--expires", type=DURATION, default="365d", show_default=True)
+@click.option("--key-file", metavar="FILE", help="Write the secret to a new file (0600) instead.")
+@remote
+def enroll(
+    data: str | None,
+    as_json: bool,
+    tenant: str,
+    application: str,
+    capabilities: tuple[str, ...],
+    concurrency: int | None,
+    expires: int,
+    key_file: str | None,
+) -> None:
+    """Make a grant and a key for worker processes of one application.
+
+    The key is all such a process needs, as FELTD_KEY, beside the daemon's address as FELTD_URL.
+    """
+    refuse_existing(key_file)
+    subject = f"enroll-{secrets.token_hex(6)}"
+    ends_at_ms = expiry(expires)
+    constraints: dict[str, Any] = {} if concurrency is None else {"max_concurrency": concurrency}
+    with connect(data) as client:
+        issued = client.issue_grant(
+            subject={"kind": "service", "id": subject},
+            tenant_id=tenant,
+            application_id=application,
+            capabilities=["worker:register", *(f"worker:capability:{c}" for c in capabilities)],
+            resources=[scope(f"flow://{application}/workers/*")],
+            constraints=constraints,
+            expires_at_ms=ends_at_ms,
+        )
+        grant_id = issued["grant"]["id"]
+        try:
+            made = client.create_key(
+                name=subject,
+                scopes=["workers:register"],
+                tenants=[tenant],
+                subject_type="service",
+                identity_id=subject,
+                grant_id=grant_id,
+                expires_at_ms=ends_at_ms,
+            )
+        except BaseException:
+            # A grant that no key is bound to would only lie about.
+            with contextlib.suppress(Refusal):
+                client.revoke_grant(grant_id, reason="its key could not be made")
+            raise
+    show_secret({**made, "grant_id": grant_id}, as_json=as_json, key_file=key_file)
+    if not as_json:
+        click.echo(f"grant: {grant_id} (feltd grants revoke {grant_id} ends its workers)", err=True)

@@ -1,0 +1,176 @@
+"""`feltd worker`: run a worker process; look at, drain, recover and remove workers."""
+
+import hashlib
+import time
+from typing import Any
+
+import click
+
+from feltd.cli.output import ExamplesGroup, facts, say_json, table
+from feltd.cli.parse import DURATION
+from feltd.cli.remote import connect, remote
+from feltd.cli.worker_run import run
+from feltd.worker.client import Client
+
+COLUMNS = (
+    ("worker_id", "worker_id"),
+    ("name", "name"),
+    ("application", "application_id"),
+    ("lifecycle", "lifecycle"),
+    ("health", "health"),
+    ("active", "capacity.active"),
+    ("of", "capacity.concurrency"),
+    ("last seen", "last_seen_at_ms"),
+    ("offline", "offline_reason"),
+    ("drain", "drain.reason"),
+)
+#: Between looks at a worker that is being drained.
+LOOK_EVERY_S = 0.3
+
+
+@click.group(
+    cls=ExamplesGroup,
+    examples=(
+        "feltd worker run jobs:worker",
+        "feltd worker list --lifecycle READY",
+        "feltd worker drain worker_7ae616376f57fc43b8a4e5f6 --wait",
+    ),
+)
+def worker() -> None:
+    """Run a worker process, and operate the workers of a daemon."""
+
+
+worker.add_command(run)
+
+
+@worker.command("list", examples=("feltd worker list", "feltd worker list --lifecycle OFFLINE"))
+@click.option("--tenant", "tenant_id")
+@click.option("--application", "application_id")
+@click.option("--lifecycle")
+@click.option("--health")
+@click.option("--label", help="key=value")
+@click.option("--limit", type=click.IntRange(1), default=500, show_default=True)
+@remote
+def list_(data: str | None, as_json: bool, limit: int, **query: Any) -> None:
+    """List workers."""
+    with connect(data) as client:
+        found = client.workers(limit, **query)
+    if as_json:
+        say_json(found)
+    else:
+        table(found, COLUMNS, empty="no workers")
+
+
+@worker.command(examples=("feltd worker show edge-1", "feltd worker show worker_7ae6163 --json"))
+@click.argument("worker_id")
+@click.option("--recent", type=click.IntRange(0, 100), default=10, show_default=True)
+@remote
+def show(data: str | None, as_json: bool, worker_id: str, recent: int) -> None:
+    """Show one worker, by its id or its name, with its last claims."""
+    with connect(data) as client:
+        found = client.worker(_named(client, worker_id), recent=recent)
+    if as_json:
+        say_json(found)
+        return
+    facts((name, value) for name, value in found.items() if name not in ("recent", "drain"))
+    if found.get("drain"):
+        drain = found["drain"]
+        facts([("drain", f"by {drain.get('by')}: {drain.get('reason') or 'no reason given'}")])
+    if found.get("recent"):
+        click.echo()
+        table(
+            found["recent"],
+            (
+                ("claim_id", "claim_id"), ("workload_id", "workload_id"),
+                ("definition", "definition_id"), ("attempt", "attempt_number"),
+                ("ended", "ended_at_ms"), ("end", "end"), ("state", "state"),
+            ),
+            empty="",
+        )  # fmt: skip
+
+
+@worker.command(
+    examples=("feltd worker drain edge-1 --reason 'new kernel' --wait", "feltd worker drain edge-1")
+)
+@click.argument("worker_id")
+@click.option("--reason", help="Kept in the audit and shown.")
+@click.option(
+    "--until",
+    type=click.Choice(["resumed", "registered"]),
+    help="What ends it: a resume (as a rule), or the worker's next registration.",
+)
+@click.option(
+    "--no-renew-after", "no_renew_after_ms", type=DURATION, help="Let leases end by then."
+)
+@click.option("--wait", is_flag=True, help="Wait until nothing is left in its hands.")
+@remote
+def drain(data: str | None, as_json: bool, worker_id: str, wait: bool, **members: Any) -> None:
+    """Give a worker no more work. It finishes what it holds, and its process ends with 0."""
+    body = {name: value for name, value in members.items() if value is not None}
+    with connect(data) as client:
+        worker_id = _named(client, worker_id)
+        answer = client.drain(worker_id, body)
+        while wait and answer["outstanding_claims"]:
+            time.sleep(LOOK_EVERY_S)
+            shown = client.worker(worker_id)
+            answer = {**answer, "worker": shown}
+            if not shown["claims"]:
+                answer |= {"outstanding_claims": [], "safe_to_stop": True}
+    if as_json:
+        say_json(answer)
+        return
+    held = answer["outstanding_claims"]
+    click.echo(f"{worker_id} is {answer['worker']['lifecycle']}")
+    if answer["safe_to_stop"]:
+        click.echo("nothing is left in its hands: safe to stop")
+    else:
+        facts([("still held", len(held)), ("safe at", answer.get("safe_at_ms"))])
+
+
+def _operation(name: str, doc: str, example: str) -> None:
+    """Add a command that is one call on one worker."""
+
+    @worker.command(name, help=doc, examples=(example,))
+    @click.argument("worker_id")
+    @remote
+    def operate(data: str | None, as_json: bool, worker_id: str) -> None:
+        with connect(data) as client:
+            worker_id = _named(client, worker_id)
+            found = getattr(client, "remove_worker" if name == "remove" else name)(worker_id)
+        if as_json:
+            say_json(found or {"worker_id": worker_id, "removed": True})
+        elif name == "remove":
+            click.echo(f"{worker_id} was removed")
+        else:
+            click.echo(f"{worker_id} is {found['lifecycle']}")
+
+
+_operation("resume", "End a drain: the worker may take work again.", "feltd worker resume edge-1")
+_operation(
+    "recover",
+    "Let an OFFLINE worker reconcile within one timeout.",
+    "feltd worker recover edge-1",
+)
+_operation("remove", "Remove a worker that holds nothing.", "feltd worker remove edge-1")
+
+
+@worker.command("id", examples=("feltd worker id acme docs edge-1",))
+@click.argument("tenant")
+@click.argument("application")
+@click.argument("name")
+def id_(tenant: str, application: str, name: str) -> None:
+    """Print the id a worker of this name has; asks no daemon."""
+    digest = hashlib.sha256(f"{tenant}:{application}:{name}".encode()).hexdigest()
+    click.echo(f"worker_{digest[:24]}")
+
+
+def _named(client: Client, text: str) -> str:
+    """The id of a worker that was named by its id or by its name."""
+    if text.startswith("worker_"):
+        return text
+    found = [one["worker_id"] for one in client.workers() if one["name"] == text]
+    if len(found) > 1:
+        raise click.UsageError(f"{text!r} names {len(found)} workers: give an id")
+    if not found:
+        raise click.UsageError(f"no worker is called {text!r}: see feltd worker list")
+    return str(found[0])

@@ -1,0 +1,112 @@
+"""`feltd worker run`: a worker process over somebody's handlers, or over any program.
+
+It needs FELTD_URL and FELTD_KEY and nothing else; what it may do is in the grant behind the key.
+"""
+
+import importlib
+import logging
+import os
+import sys
+from typing import Any
+
+import click
+
+from feltd.cli.output import Examples
+from feltd.cli.parse import DURATION, labels
+from feltd.worker.command import Command
+from feltd.worker.desk import ANY
+from feltd.worker.worker import Worker
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+@click.command(
+    "run",
+    cls=Examples,
+    examples=(
+        "FELTD_URL=http://127.0.0.1:7610 FELTD_KEY=$(cat worker.key) feltd worker run jobs:worker",
+        "feltd worker run --exec 'jq .page' --concurrency 4 --name edge-1",
+    ),
+)
+@click.argument("target", metavar="[MODULE:HANDLERS]", required=False)
+@click.option("--exec", "command", metavar="CMD", help="Run this program for each workload.")
+@click.option("--name", help="The worker's name; this machine's name if not given.")
+@click.option("--concurrency", type=click.IntRange(1, 1_024), help="As the grant has it.")
+@click.option("--capability", "capabilities", multiple=True, help="As the grant has it.")
+@click.option("--label", "pairs", multiple=True, help="key=value; may be repeated.")
+@click.option("--on-drain", type=click.Choice(["exit", "park"]), help="Exit, if not given.")
+@click.option("--lease", type=DURATION, help="How long work stays held unrenewed; 30s.")
+@click.option("--grace", type=DURATION, help="How long work may finish after SIGTERM; 25s.")
+@click.option("--quiet", is_flag=True, help="Log warnings only.")
+def run(
+    target: str | None, command: str | None, name: str | None, concurrency: int | None,
+    capabilities: tuple[str, ...], pairs: tuple[str, ...], on_drain: str | None,
+    lease: int | None, grace: int | None, quiet: bool,
+) -> int:  # fmt: skip
+    """Run a worker until it is stopped or drained.
+
+    HANDLERS is a Worker, a dictionary of handlers by definition, or one function, which then
+    handles the definition of its name. With --exec: input on stdin, exit code 0 completes with
+    stdout, 75 is transient, anything else fails with the end of stderr.
+
+    Exit code 0: drained or told to stop; 1: refused; 3: another process took the name.
+    """
+    if (target is None) == (command is None):
+        raise click.UsageError("give either MODULE:HANDLERS or --exec CMD")
+    if not os.environ.get("FELTD_URL"):
+        raise click.UsageError("FELTD_URL is not set: it says where the daemon is")
+    worker = _load(target) if target is not None else Worker()
+    if command is not None:
+        worker.handlers[ANY] = Command(command)
+    for member, value in (
+        ("name", name),
+        ("concurrency", concurrency),
+        ("capabilities", list(capabilities) or None),
+        ("labels", labels(pairs) or None),
+        ("on_drain", on_drain),
+        ("lease_ms", lease),
+        ("grace_ms", grace),
+    ):
+        if value is not None:
+            setattr(worker, member, value)
+    worker.check()
+    logging.basicConfig(
+        level=logging.WARNING if quiet else logging.INFO, format=LOG_FORMAT, stream=sys.stderr
+    )
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    return worker.run()
+
+
+def _load(target: str) -> Worker:
+    """What MODULE:HANDLERS names, as a Worker."""
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        raise click.UsageError(f"{target!r}: write MODULE:HANDLERS, such as jobs:worker")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.split(".")[0] == error.name.split(".")[0]:
+            raise click.UsageError(f"there is no module {error.name!r} here") from error
+        raise
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise click.UsageError(f"{module_name} has no {attribute!r}")
+        found = getattr(found, part)
+    return _as_worker(target, attribute, found)
+
+
+def _as_worker(target: str, attribute: str, found: Any) -> Worker:
+    if isinstance(found, Worker):
+        return found
+    worker = Worker()
+    if isinstance(found, dict) and found and all(callable(one) for one in found.values()):
+        worker.handlers.update({str(name): handler for name, handler in found.items()})
+        return worker
+    if callable(found) and not isinstance(found, type):
+        worker.handlers[attribute.rpartition(".")[2]] = found
+        return worker
+    raise click.UsageError(
+        f"{target} is no Worker, no dictionary of handlers and no function, but {type(found)}"
+    )

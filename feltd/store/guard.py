@@ -10,7 +10,8 @@ from pathlib import Path
 
 from feltd.clock import Now
 from feltd.store.batch import Batch
-from feltd.store.trouble import FileReplaced
+from feltd.store.lanes import Operation
+from feltd.store.trouble import FileReplaced, is_over
 from feltd.store.tx import Tx
 
 DATA_VERSION = "PRAGMA data_version"
@@ -40,6 +41,7 @@ class Guard:
         self._first = True
         self._good_ms = 0
         self._failing_ms: int | None = None
+        self._failure: BaseException | None = None
         self._shed_ms: int | None = None
         self._version: int | None = None
         self._version_now: int | None = None
@@ -77,12 +79,14 @@ class Guard:
             self._first = False
             self._good_ms = self._now.lease_ms
             self._version = self._version_now
-            if batch.changes:
+            if is_over(self._failure, batch.changes):
                 self._failing_ms = None
-            if any(one.keep_alive and one.refusal is None for one in batch.operations):
+            if any(_is_heard(one) for one in batch.operations):
                 self._shed_ms = None
-        elif self._failing_ms is None:
-            self._failing_ms = self._clock().lease_ms
+        else:
+            self._failure = batch.error
+            if self._failing_ms is None:
+                self._failing_ms = self._clock().lease_ms
 
     def note_shed(self) -> None:
         """A keep-alive call was turned away: until one is heard, that is an outage too."""
@@ -95,6 +99,11 @@ class Guard:
             return 0
         since = [self._good_ms, self._failing_ms, self._shed_ms]
         return lease_ms - min(instant for instant in since if instant is not None)
+
+
+def _is_heard(operation: Operation) -> bool:
+    # The daemon's own keep-alive operations have no tenant: they show nothing about the callers.
+    return operation.keep_alive and operation.tenant != "" and operation.refusal is None
 
 
 def _identity(file: str) -> Identity:

@@ -4,6 +4,7 @@ An error of the storage is a refusal the caller can repeat; an error of feltd's 
 stays what it is, so that it is answered and logged as the bug it is.
 """
 
+import errno
 import sqlite3
 
 from feltd.errors import Refused
@@ -28,6 +29,10 @@ STORAGE = {
 DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 
 
+#: Somebody else's lock: nothing is wrong with the storage itself.
+BUSY = frozenset((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED))
+
+
 class FileReplaced(Exception):
     """The database or its -wal is no longer the file that was opened."""
 
@@ -43,11 +48,23 @@ def is_storage(error: BaseException) -> bool:
     return primary_code(error) in STORAGE
 
 
+def is_over(error: BaseException | None, changes: int) -> bool:
+    """Whether a good commit of so many rows shows that `error` has passed.
+
+    A commit that wrote nothing shows that a lock is free, not that the disk takes rows again.
+    """
+    return changes > 0 or error is None or primary_code(error) in BUSY
+
+
 def refusal(error: BaseException) -> Exception:
     """What each caller of a transaction that was rolled back for `error` is told."""
     known = STORAGE.get(primary_code(error))
     told: Exception
     if known is not None:
+        told = Refused(known[0], known[1], committed=False)
+    elif isinstance(error, OSError):
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        known = STORAGE[sqlite3.SQLITE_FULL if full else sqlite3.SQLITE_IOERR]
         told = Refused(known[0], known[1], committed=False)
     elif isinstance(error, FileReplaced):
         told = Refused("STORAGE_UNAVAILABLE", "the database file was replaced", committed=False)

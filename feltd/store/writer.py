@@ -24,7 +24,7 @@ from feltd.store.connect import Connection
 from feltd.store.deadlines import Deadlines
 from feltd.store.guard import Guard
 from feltd.store.lanes import Lanes, Operation
-from feltd.store.trouble import halted, unknown
+from feltd.store.trouble import halted, is_over, unknown
 from feltd.store.tx import Tx
 
 C = TypeVar("C")
@@ -59,7 +59,8 @@ class Writer:
     `before_batch(tx, now, gap_ms, first)` before the first operation of the first batch, and of
     one that comes more than max(3 x tick_ms, 3,000) ms after the last good commit, after the
     first of commits that kept failing, or after the first of keep-alive calls that kept being
-    shed (the keeper submits something every tick, so an idle daemon has no gap);
+    shed (the keeper submits something every tick, so an idle daemon has no gap; only a keep-alive
+    call of a tenant ends the shedding);
     `on_foreign_write(tx, now)` when another connection committed since the last batch;
     `before_commit(tx, now)` last in a batch that changed a row. A hook that raises takes the
     batch back. On the event loop: `after_commit(signals)` and `on_fatal(error)`, after the
@@ -106,7 +107,7 @@ class Writer:
         self.waiting = 0
         #: Why nothing is written any more; None while all is well.
         self.broken: BaseException | None = None
-        #: Why the last batch failed; None after a good one.
+        #: Why batches fail; None once one went through that shows it has passed.
         self.trouble: BaseException | None = None
         #: Seconds on time.monotonic() of the last commit that changed a row.
         self.changed_at_s = -math.inf
@@ -241,7 +242,10 @@ class Writer:
 
     def _settle(self, batch: Batch) -> None:
         self.waiting -= len(batch.operations)
-        self.trouble = batch.error
+        if batch.error is not None:
+            self.trouble = batch.error
+        elif is_over(self.trouble, batch.changes):
+            self.trouble = None
         if batch.committed and batch.changes:
             self.changed_at_s = time.monotonic()
         for operation in batch.operations:

@@ -1,6 +1,8 @@
 """What callers are told when the storage fails, when they wait too long, or when they leave."""
 
 import asyncio
+import errno
+import os
 import sqlite3
 import subprocess
 import sys
@@ -79,8 +81,8 @@ async def test_a_full_disk_takes_the_whole_batch_back_and_tells_everybody(
 
     assert answers == [("STORAGE_FULL", False)] * 3
     assert told == []
-    assert writer.trouble is not None
     assert await writer.submit(look, None) == ["before"]
+    assert writer.trouble is not None
 
     await writer.submit(limit_pages, 1_000_000)
     assert await writer.submit(add_much, "x") == 2
@@ -102,6 +104,21 @@ async def test_a_disk_that_fills_at_commit_commits_nothing(open_writer: OpenWrit
     assert await writer.submit(look, None) == []
 
 
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENOSPC, "STORAGE_FULL"), (errno.EIO, "STORAGE_UNAVAILABLE")]
+)
+async def test_a_mark_that_cannot_be_written_before_commit_is_the_storages_failure(
+    open_writer: OpenWriter, number: int, code: str
+) -> None:
+    def mark(tx: Tx, now: Now) -> None:
+        raise OSError(number, os.strerror(number))
+
+    writer = await open_writer(before_commit=mark)
+
+    assert await refusal(writer.submit(add, "one")) == (code, False)
+    assert await writer.submit(look, None) == []
+
+
 async def test_a_shell_that_holds_the_lock_makes_storage_busy(
     open_writer: OpenWriter, open_shell: Shell
 ) -> None:
@@ -117,8 +134,9 @@ async def test_a_shell_that_holds_the_lock_makes_storage_busy(
     shell.execute("ROLLBACK")
 
     assert answers == [("STORAGE_BUSY", False)] * 3
+    assert await writer.submit(look, None) == ["before"]
+    assert writer.trouble is None
     await writer.submit(add, "after")
-    assert await writer.submit(look, None) == ["before", "after"]
 
 
 SCRATCH = """
@@ -429,9 +447,10 @@ async def test_the_outage_credit_is_due_when_keep_alive_calls_kept_being_shed(
     credit.taken()
     for _ in range(4):
         writer.note_shed_keep_alive()
-        await writer.submit(add, "ordinary")
+        await writer.submit(add, "ordinary", tenant="acme")
+        await writer.submit(add, "the daemon's own round", keep_alive=True)
         clock.later(1_000)
-    await writer.submit(add, "beat", keep_alive=True)
+    await writer.submit(add, "beat", keep_alive=True, tenant="acme")
     await writer.submit(add, "ordinary")
 
     assert credit.taken() == [(4_000, False)]

@@ -11,7 +11,17 @@ from typing import Any
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import principals
-from feltd.mesh import demands, events, fence, holding, lifecycle, placement, refusal, workers
+from feltd.mesh import (
+    demands,
+    events,
+    fence,
+    heartbeat,
+    holding,
+    lifecycle,
+    placement,
+    refusal,
+    workers,
+)
 from feltd.model.base import Ask, Caller
 from feltd.model.claim import Claim, ClaimById, Pull, Pulled, Reason
 from feltd.store.tx import Row, Tx
@@ -224,15 +234,7 @@ def _claimant(caller: Caller, named: str | None) -> str:
 
 def _require_standing(row: Row, now: Now) -> None:
     """Refuse a worker that must reconcile first, or whose grant has ended."""
-    if row["lifecycle"] in ("OFFLINE", "RECOVERING"):
-        reason = row["offline_reason"]
-        facts = {"next": "stop"} if reason in ("drained", "left") else {}
-        raise Refused(
-            "WORKER_RECOVERY_REQUIRED",
-            f"the worker is {row['lifecycle']}: it must reconcile before it takes work",
-            offline_reason=reason,
-            **facts,
-        )
+    heartbeat.require_present(row)
     if "grant" in placement.standing(row, now, active=row["active"]):
         raise Refused("WORKER_UNAUTHORIZED", "the grant this worker registered with has ended")
 

@@ -202,9 +202,9 @@ class Mesh:
             return refused.code
         return None
 
-    def sweep(self, limit: int = 200) -> list[str]:
-        """The keeper's pass over ended leases."""
-        return self.run(sweep.recover, limit).claim_ids
+    def sweep(self, limit: int = 200) -> int:
+        """The keeper's pass over ended leases; how many claims it ended."""
+        return self.run(sweep.recover, limit)
 
     def state(self, job: str) -> str:
         """The state of a workload."""

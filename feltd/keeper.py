@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from feltd.clock import Now, wall_ms
+from feltd.config import Config
 from feltd.identity import answers
 from feltd.mesh import authority, due, sweep, vitals
 from feltd.store.tx import Tx
@@ -47,17 +48,25 @@ class Chore(NamedTuple):
     run: Callable[[], Awaitable[Any]]
 
 
-#: The rules of a round, in order. Limits keep one slice below some 20 ms of the writer's time;
-#: what nobody waits for comes less often.
-RULES = (
-    Entry("detect_failures", 0, vitals.detect_failures, 50),
-    Entry("recover_leases", 0, sweep.recover, 200),
-    Entry("authority_sweep", 0, authority.sweep, 50),
-    Entry("rescale_not_before", 0, due.rescale, 500),
-    Entry("promote", 0, due.promote, 500),
-    Entry("prune_demands", 10_000, due.prune, 200),
-    Entry("prune_answers", 60_000, answers.prune, 500),
-)
+def rules(config: Config) -> tuple[Entry, ...]:
+    """The rules of a round, in order.
+
+    Limits keep one slice below some 20 ms of the writer's time; what nobody waits for comes less
+    often.
+    """
+
+    def detect_failures(tx: Tx, limit: int, now: Now) -> int:
+        return vitals.detect_failures(tx, limit, now, config.on_worker_lost)
+
+    return (
+        Entry("detect_failures", 0, detect_failures, 50),
+        Entry("recover_leases", 0, sweep.recover, 200),
+        Entry("sweep_authority", 0, authority.sweep, 50),
+        Entry("rescale_not_before", 0, due.rescale, 500),
+        Entry("promote", 0, due.promote, 500),
+        Entry("prune_demands", 10_000, due.prune, 200),
+        Entry("prune_answers", 60_000, answers.prune, 500),
+    )
 
 
 class Record:

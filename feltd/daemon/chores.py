@@ -11,7 +11,8 @@ import structlog
 from feltd.api.health import DISK_FREE_BYTES_MIN, WAL_BYTES_MAX
 from feltd.api.metrics import free_bytes
 from feltd.clock import Now
-from feltd.keeper import RULES, Chore, Entry
+from feltd.identity import keys
+from feltd.keeper import Chore, Entry, rules
 from feltd.mesh import ledger, promises
 from feltd.store.tx import Tx
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 #: The writer checkpoints by itself under load; this empties the WAL of a quiet daemon.
 CHECKPOINT_EVERY_MS = 30_000
 PROBE_EVERY_MS = 1_000
+#: last_used_at_ms is kept to the minute.
+NOTE_KEY_USE_EVERY_MS = 15_000
 #: Every promise asked on a large file takes seconds; a reader may be busy for so long.
 CHECK_MS_MAX = 60_000
 
@@ -31,9 +34,10 @@ def table(daemon: "Daemon") -> tuple[Entry | Chore, ...]:
     """The whole periodic table of a daemon, in the order of a round."""
     chores = Chores(daemon)
     return (
-        *RULES,
+        *rules(daemon.config),
         Chore("checkpoint", CHECKPOINT_EVERY_MS, chores.checkpoint),
         Chore("probe", PROBE_EVERY_MS, chores.probe),
+        Chore("note_key_use", NOTE_KEY_USE_EVERY_MS, chores.note_key_use),
         Chore("check_foreign_writes", 0, chores.check_foreign_writes),
         Chore("mark", 0, chores.mark),
     )
@@ -67,6 +71,12 @@ class Chores:
             "DISK_LOW",
             f"{free} bytes are left beside the database" if free < DISK_FREE_BYTES_MIN else None,
         )
+
+    async def note_key_use(self) -> None:
+        """Write down when keys were last used, a few hundred at a time."""
+        used = self._daemon.context.door.take_used()
+        if used:
+            await self._daemon.writer.submit(keys.note_used, used)
 
     async def mark(self) -> None:
         """Write the mark beside the database, when it would say something new."""

@@ -1,0 +1,136 @@
+"""The keeper: one table, each entry guarded alone, bounded, and silent when there is nothing to do."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from feltd.clock import LeaseClock, Now
+from feltd.config import Config
+from feltd.keeper import SLICES_MAX, Chore, Entry, Keeper, rules
+from feltd.store.tx import Tx
+
+pytestmark = pytest.mark.anyio
+
+
+class Story:
+    """What the entries of a test table did, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.clock = LeaseClock()
+
+    def entry(self, name: str, *found: Any, every_ms: int = 0, limit: int = 10) -> Entry:
+        """An entry that finds these things, one a call, and nothing afterwards."""
+        rest = list(found)
+
+        def op(tx: Tx, limit: int, now: Now) -> Any:
+            self.told.append(name)
+            one = rest.pop(0) if rest else 0
+            if isinstance(one, Exception):
+                raise one
+            return one
+
+        return Entry(name, every_ms, op, limit)
+
+    def keeper(self, *table: Entry | Chore, tick_ms: int = 1_000) -> Keeper:
+        """A keeper whose rules run on no database."""
+
+        async def submit(op: Any, limit: int) -> Any:
+            return op(None, limit, self.clock.now())
+
+        return Keeper(table, submit, self.clock.now, tick_ms)
+
+
+async def test_a_round_runs_the_table_in_its_order() -> None:
+    story = Story()
+
+    async def chore() -> None:
+        story.told.append("mark")
+
+    keeper = story.keeper(story.entry("a"), story.entry("b"), Chore("mark", 0, chore))
+    await keeper.round()
+    assert story.told == ["a", "b", "mark"]
+    assert keeper.rounds == 1
+
+
+async def test_one_entry_that_fails_keeps_no_other_from_running() -> None:
+    story = Story()
+    bad = story.entry("bad", RuntimeError("no"), RuntimeError("no"), 0)
+    keeper = story.keeper(bad, story.entry("good"))
+    await keeper.round(everything=True)
+    await keeper.round(everything=True)
+    record = keeper.records["bad"]
+    assert (record.failing, record.failures, record.last_ok_ms) == (2, 2, 0)
+    assert record.trouble == "RuntimeError: no"
+    assert keeper.records["good"].last_ok_ms > 0
+    await keeper.round(everything=True)
+    assert (record.failing, record.failures, record.trouble) == (0, 2, "")
+    assert record.last_ok_ms > 0
+
+
+async def test_a_full_slice_is_followed_by_another_up_to_a_bound() -> None:
+    story = Story()
+    keeper = story.keeper(story.entry("some", 10, 10, 3), story.entry("many", *[10] * 99))
+    await keeper.round()
+    assert story.told.count("some") == 3
+    assert story.told.count("many") == SLICES_MAX
+    assert keeper.records["some"].changed == 23
+    await keeper.round()
+    assert story.told.count("many") == 2 * SLICES_MAX, "what is left comes in the next round"
+
+
+async def test_an_entry_comes_as_often_as_the_table_says() -> None:
+    story = Story()
+    keeper = story.keeper(story.entry("often"), story.entry("rare", every_ms=60_000), tick_ms=10)
+    for _ in range(3):
+        await keeper.round()
+        time.sleep(0.02)
+    assert story.told.count("often") == 3
+    assert story.told.count("rare") == 1
+
+
+async def test_the_next_instant_is_not_slept_through() -> None:
+    story = Story()
+    soon = story.clock.now().lease_ms + 30
+    promote = story.entry("promote", (0, soon), (1, None))
+    keeper = story.keeper(promote, tick_ms=60_000)
+    stop = asyncio.Event()
+    running = asyncio.create_task(keeper.run(stop))
+    while keeper.records["promote"].changed == 0:
+        await asyncio.sleep(0.005)
+    assert story.clock.now().lease_ms >= soon
+    assert story.told == ["promote", "promote"]
+    stop.set()
+    await running
+
+
+async def test_a_stop_ends_the_rest_at_once_and_the_round_first() -> None:
+    story = Story()
+    stop = asyncio.Event()
+
+    async def chore() -> None:
+        stop.set()
+        await asyncio.sleep(0)
+        story.told.append("finished")
+
+    keeper = story.keeper(Chore("chore", 0, chore), tick_ms=60_000)
+    await keeper.run(stop)
+    assert story.told == ["finished"]
+
+
+async def test_a_failing_disk_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    story = Story()
+    keeper = story.keeper(story.entry("mark", *[OSError("full")] * 64))
+    for _ in range(64):
+        await keeper.round(everything=True)
+    assert keeper.records["mark"].failures == 64
+    assert keeper.records["mark"].trouble == "OSError: full"
+
+
+def test_the_table_keeps_the_order_of_the_law() -> None:
+    names = [one.name for one in rules(Config())]
+    assert names[:2] == ["detect_failures", "recover_leases"]
+    assert names.index("recover_leases") < names.index("promote")
+    assert all(one.limit > 0 for one in rules(Config()))

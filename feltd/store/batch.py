@@ -8,6 +8,7 @@ told that anything was done. Nothing here is ever interrupted.
 import sqlite3
 from collections.abc import Callable
 from time import perf_counter
+from typing import Any
 
 from feltd.clock import Now
 from feltd.store.lanes import Lanes, Operation
@@ -46,7 +47,9 @@ class Batch:
     writes no further.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memo: dict[Any, Any] | None = None) -> None:
+        """`memo` is what rules remember between transactions; whoever owns it clears it."""
+        self.memo: dict[Any, Any] = {} if memo is None else memo
         self.operations: list[Operation] = []
         self.signals: list[tuple[str, str]] = []
         self.committed = False
@@ -74,7 +77,7 @@ class Batch:
             self._take_all(lanes)
             self._fail(conn, error)
             return
-        tx = Tx(conn)
+        tx = Tx(conn, self.memo)
         before = conn.total_changes
         try:
             now = open_with(tx)

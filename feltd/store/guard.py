@@ -54,6 +54,8 @@ class Guard:
             # Asked inside the transaction: nobody else can commit until it ends.
             self._version_now = int(conn.execute(DATA_VERSION).fetchone()[0])
             if self._version is not None and self._version_now != self._version:
+                # What rules remember is of rows that somebody else may have changed.
+                tx.memo.clear()
                 self._on_foreign_write(tx, now)
         if self._before_batch is not None:
             gap_ms = self._gap_ms(now.lease_ms)
@@ -87,6 +89,11 @@ class Guard:
             self._failure = batch.error
             if self._failing_ms is None:
                 self._failing_ms = self._clock().lease_ms
+
+    def has_foreign_wal(self) -> bool:
+        """Whether another file lies where this connection's -wal was."""
+        opened, found = self._opened[-1], _identity(self._files[-1])
+        return opened is not None and found is not None and found != opened
 
     def note_shed(self) -> None:
         """A keep-alive call was turned away: until one is heard, that is an outage too."""

@@ -112,6 +112,8 @@ class Writer:
         #: Seconds on time.monotonic() of the last commit that changed a row.
         self.changed_at_s = -math.inf
         self._halted: BaseException | None = None
+        #: What rules remember between transactions: of committed rows only.
+        self._memo: dict[Any, Any] = {}
         #: For tests: hold every commit this long, asleep on the writer thread.
         self.slow_commit_ms = 0
 
@@ -184,8 +186,9 @@ class Writer:
     async def close(self) -> None:
         """Refuse what comes, commit what waits, checkpoint, close the connection.
 
-        Close the readers first. Repeating waits for the same end; cancelling the wait stops
-        nothing.
+        Close the readers first. A connection whose -wal was replaced is left open instead:
+        closing it would write into or remove what is another program's now. Repeating waits for
+        the same end; cancelling the wait stops nothing.
         """
         if self._closing is None:
             self._closing = self._loop.create_task(self._close())
@@ -194,6 +197,9 @@ class Writer:
     async def _close(self) -> None:
         while self._working is not None:
             await asyncio.wait([self._working])
+        if self._guard.has_foreign_wal():
+            self._conn.leave_open()
+            return
         try:
             await self._conn.run(lambda conn: self._wal.run(conn, truncate=True))
         except (sqlite3.Error, ValueError) as error:
@@ -212,11 +218,23 @@ class Writer:
         self._working = None
         error = None if work.cancelled() else work.exception()
         if error is not None:
-            self._break(error, stop=True)
+            self._give_out(error)
         if len(self._lanes) or self._chores:
             self._work_on()
 
+    def _give_out(self, error: BaseException) -> None:
+        """The thread itself failed: nobody may wait for it any longer."""
+        self._halted = error
+        batch = Batch()
+        batch.refuse(self._lanes, error)
+        batch.fatal, batch.stop = error, True
+        self._settle(batch)
+        while self._chores:
+            _set(self._chores.popleft()[0], None, halted(error))
+
     async def _between(self, chore: Callable[[sqlite3.Connection], R]) -> R:
+        if self._closing is not None:
+            raise Refused("SERVICE_OVERLOADED", "the daemon is stopping", committed=False)
         done: asyncio.Future[R] = self._loop.create_future()
         self._chores.append((done, chore))
         if self._working is None:
@@ -273,7 +291,7 @@ class Writer:
                 _do(conn, *self._chores.popleft())
             if not len(lanes):
                 return
-            batch = Batch()
+            batch = Batch(self._memo)
             try:
                 if self._halted is None:
                     batch.run(conn, lanes, lambda tx: guard.open(conn, tx), self._close_batch)
@@ -282,6 +300,8 @@ class Writer:
                 guard.settle(batch)
             except BaseException as error:
                 batch.abandon(error)
+            if not batch.committed:
+                self._memo.clear()
             self._halted = self._halted or batch.fatal
             self._loop.call_soon_threadsafe(self._settle, batch)
             if batch.committed:

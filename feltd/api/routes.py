@@ -145,7 +145,10 @@ def _check(route: Route) -> None:
         raise ValueError(f"{route.operation}: {route.method} is no method of a route")
     if route.invalid_code not in TABLE:
         raise ValueError(f"{route.operation}: {route.invalid_code} is not in the table of codes")
-    if (route.auth == "scope") != (route.scope is not None):
-        raise ValueError(f"{route.operation}: auth 'scope' and a scope go together")
+    # With auth `any` a scope is what the rule asks of everybody but the worker concerned.
+    if route.auth == "scope" and route.scope is None:
+        raise ValueError(f"{route.operation}: auth 'scope' needs a scope")
+    if route.auth in ("none", "worker") and route.scope is not None:
+        raise ValueError(f"{route.operation}: auth {route.auth!r} asks for no scope")
     if not all(path.startswith("/") for path in (route.path, *route.also)):
         raise ValueError(f"{route.operation}: a path begins with /")

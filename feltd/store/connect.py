@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TypeVar
 
 import aiosqlite
@@ -75,6 +76,11 @@ class Connection(aiosqlite.Connection):
         """Run `fn(connection)` whole on the thread. Cancelling the wait does not stop it."""
         done: T = await self._execute(fn, self._conn)  # type: ignore[no-untyped-call]
         return done
+
+    def leave_open(self) -> None:
+        """Never close this connection, not even at exit: its thread keeps it until then."""
+        self._tx.put_nowait((None, partial(_hold, self._connection)))
+        self._connection = None
 
     def join(self) -> None:
         """After an opening that failed: wait until the thread is gone, which aiosqlite does not."""
@@ -196,6 +202,11 @@ def unusable(path: Path | str, error: sqlite3.Error) -> StoreProblem:
         f"{path} cannot be used: {error}.",
         "Make the file and its folder readable and writable for this user.",
     )
+
+
+def _hold(conn: sqlite3.Connection | None) -> None:
+    # The thread of a process that ends is never unwound, so what its frame holds is never closed.
+    Event().wait()
 
 
 async def _opened(conn: Connection) -> Connection:

@@ -1,6 +1,7 @@
 """A real database file with two small tables of its own, and a writer on it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,20 @@ async def open_writer(path: Path, folder: Path, clock: HandClock) -> AsyncIterat
     yield opened
     for writer in writers:
         await writer.close()
+
+
+Shell = Callable[[], sqlite3.Connection]
+
+
+@pytest.fixture
+def open_shell(path: Path) -> Iterator[Shell]:
+    """Opens somebody's sqlite3 shell on the same file."""
+    shells: list[sqlite3.Connection] = []
+
+    def opened() -> sqlite3.Connection:
+        shells.append(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
+        return shells[-1]
+
+    yield opened
+    for shell in shells:
+        shell.close()

@@ -2,6 +2,9 @@
 
 import asyncio
 import threading
+from typing import Any
+
+import pytest
 
 from feltd.clock import Now
 from feltd.errors import Refused
@@ -62,3 +65,19 @@ class Gate:
         held = asyncio.create_task(writer.submit(self.rule, "gate", **kept))  # type: ignore[arg-type]
         await asyncio.to_thread(self.entered.wait, 30)
         return held
+
+
+async def refusal(waiting: Any) -> tuple[str, object]:
+    """The code and `committed` of a submit that is refused."""
+    with pytest.raises(Refused) as refused:
+        await waiting
+    return refused.value.code, refused.value.facts["committed"]
+
+
+def limit_pages(tx: Tx, pages: int, now: Now) -> None:
+    # PRAGMA takes no parameters; the number is the test's own.
+    tx.rows("PRAGMA max_page_count = " + str(pages))
+
+
+def add_much(tx: Tx, text: str, now: Now) -> int:
+    return add(tx, text * 2_000_000, now)

@@ -28,21 +28,21 @@ CREATE TABLE workers (
   capability_version    INTEGER NOT NULL,      -- + 1 whenever the granted set changes; never shrinks
   declared_capabilities TEXT    NOT NULL,      -- JSON array, sorted
   granted_capabilities  TEXT    NOT NULL,      -- JSON array, sorted: declared and granted
-  workload_kinds        TEXT    NOT NULL,      -- JSON array, sorted; []: any definition
+  workload_kinds        TEXT    NOT NULL,      -- JSON array, sorted, of definition or definition#revision; []: any
   resource_profile      TEXT    NOT NULL,      -- JSON object
   labels                TEXT    NOT NULL,      -- JSON object
   concurrency           INTEGER NOT NULL CHECK (concurrency BETWEEN 1 AND 1024),
   health                TEXT    NOT NULL CHECK (health IN ('HEALTHY', 'DEGRADED', 'UNHEALTHY', 'UNKNOWN')),
   lifecycle             TEXT    NOT NULL CHECK (lifecycle IN ('REGISTERED', 'READY', 'DRAINING', 'OFFLINE', 'RECOVERING')),
   lifecycle_cause       TEXT    NOT NULL,      -- cause of the last edge: verb, lost, resume, register
-  offline_reason        TEXT,                  -- why it is OFFLINE or RECOVERING: failed, drained, transition, restored, recover
+  offline_reason        TEXT,                  -- why it is OFFLINE or RECOVERING: failed, drained, left, transition, restored, recover, removed
   heartbeat_interval_ms INTEGER NOT NULL CHECK (heartbeat_interval_ms BETWEEN 1000 AND 300000),
   heartbeat_timeout_ms  INTEGER NOT NULL CHECK (heartbeat_timeout_ms BETWEEN 2 * heartbeat_interval_ms AND 3600000),
   registered_at_ms      INTEGER NOT NULL,      -- lease time of the first registration, or as the registrar said
   last_seen_at_ms       INTEGER NOT NULL,      -- lease time it was last heard
   clock_skew_ms         INTEGER NOT NULL DEFAULT 0,  -- its clock minus ours at the last beat
   authorization_grant_id TEXT,                 -- the grant it registered with, null only with --no-auth
-  authority_live        INTEGER NOT NULL DEFAULT 1 CHECK (authority_live IN (0, 1)),  -- 0: that grant or an ancestor was revoked
+  authority_live        INTEGER NOT NULL DEFAULT 1 CHECK (authority_live IN (0, 1)),  -- 0: that grant or an ancestor was revoked, or allows this worker no more
   authority_unsettled   INTEGER NOT NULL DEFAULT 0 CHECK (authority_unsettled IN (0, 1)),  -- 1: its live claims are still to be compared with a changed grant
   authority_expires_at_ms INTEGER,             -- wall time: earliest expiry in the grant chain; null: none
   drain_by              TEXT,                  -- kind:id of who drains it; null: no drain stands
@@ -56,8 +56,11 @@ CREATE TABLE workers (
   CHECK ((drain_by IS NULL) = (drain_at_ms IS NULL)),
   CHECK ((drain_by IS NULL) = (drain_until IS NULL))
 ) STRICT;
-CREATE INDEX workers_by_silence ON workers (last_seen_at_ms, worker_id)
+-- The instant each present worker fails at if nothing is heard of it.
+CREATE INDEX workers_by_silence ON workers (last_seen_at_ms + heartbeat_timeout_ms, worker_id)
  WHERE lifecycle <> 'OFFLINE';
+CREATE INDEX workers_by_age ON workers (registered_at_ms, worker_id);
+CREATE INDEX workers_of_tenant ON workers (tenant_id, registered_at_ms, worker_id);
 CREATE INDEX workers_of_grant ON workers (authorization_grant_id) WHERE authorization_grant_id IS NOT NULL;
 CREATE INDEX workers_unsettled ON workers (worker_id) WHERE authority_unsettled = 1;
 

@@ -238,17 +238,13 @@ def _follow(tx: Tx, now: Now, affected: Affected) -> Regranted:
         left = WORKERS_AT_ONCE - settled
         for row in tx.rows(UNSETTLED_OF_GRANT, {"grant_id": grant_id, "limit": max(left, 0)}):
             if len(fenced) < CLAIMS_AT_ONCE:
-                fenced += settle(
-                    tx, now, row["worker_id"], limit=CLAIMS_AT_ONCE - len(fenced)
-                )
+                fenced += settle(tx, now, row["worker_id"], limit=CLAIMS_AT_ONCE - len(fenced))
                 settled += 1
     remaining = 0
     for grant_id in {affected.grant_id, *affected.grant_ids}:
         held = tx.row(HELD_UNSETTLED, {"grant_id": grant_id})
         remaining += 0 if held is None else held["claims"]
-    return Regranted(
-        grant_id=affected.grant_id, fenced_claims=tuple(fenced), remaining=remaining
-    )
+    return Regranted(grant_id=affected.grant_id, fenced_claims=tuple(fenced), remaining=remaining)
 
 
 def _left(row: Row, grant: Grant | None) -> terms.Terms | None:
@@ -267,9 +263,7 @@ def _left(row: Row, grant: Grant | None) -> terms.Terms | None:
         return None
 
 
-def _beyond(
-    tx: Tx, row: Row, left: terms.Terms | None, grant: Grant | None
-) -> list[Row]:
+def _beyond(tx: Tx, row: Row, left: terms.Terms | None, grant: Grant | None) -> list[Row]:
     """The claims that exceed what is left: uncovered ones, then the newest over the number."""
     if left is None:
         return tx.rows(HELD, {"worker_id": row["worker_id"]})

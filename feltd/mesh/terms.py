@@ -71,9 +71,7 @@ def narrowed(grant: Grant, offer: Offer) -> Terms:
     labels = {k: v for k, v in offer.labels.items() if not k.startswith(TRUSTED) and k not in given}
     return of(
         grant,
-        Offer(
-            runtime=offer.runtime, declared=offer.declared, workload_kinds=kinds, labels=labels
-        ),
+        Offer(runtime=offer.runtime, declared=offer.declared, workload_kinds=kinds, labels=labels),
     )
 
 

@@ -1,0 +1,177 @@
+"""Workers as people and autoscalers look at them: one, or a page. Only reads.
+
+A page walks the workers newest registration first and keeps those that match; what is asked of
+live claims (BUSY) is counted from their rows. It reads so many rows at most, so it may be short.
+"""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from msgspec import Meta, Struct, structs
+
+from feltd.clock import Now
+from feltd.identity import principals
+from feltd.mesh import lifecycle, workers
+from feltd.model.base import INTEGER_MAX, Ask, Caller, Name
+from feltd.model.worker import RECENT_MAX, EndedClaim, Health, Lifecycle, Worker
+from feltd.store.tx import Row, Tx
+
+#: Rows a page reads to fill up; then it is short and says where to go on.
+ROWS_READ_MAX = 20_000
+CHUNK_ROWS = 500
+
+PAGE = """
+SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.runtime, k.version, k.process_id,
+       k.incarnation, k.content_version, k.capability_version, k.declared_capabilities,
+       k.granted_capabilities, k.workload_kinds, k.resource_profile, k.labels, k.concurrency,
+       k.health, k.lifecycle, k.offline_reason, k.heartbeat_interval_ms, k.heartbeat_timeout_ms,
+       k.registered_at_ms, k.last_seen_at_ms, k.clock_skew_ms, k.authorization_grant_id,
+       k.authority_live, k.authority_unsettled, k.authority_expires_at_ms, k.drain_by,
+       k.drain_reason, k.drain_at_ms, k.drain_until, k.no_renew_after_at_ms, k.reported,
+       k.removed_at_ms
+  FROM workers k
+ WHERE (k.registered_at_ms, k.worker_id) < (:at_ms, :worker_id)
+ ORDER BY k.registered_at_ms DESC, k.worker_id DESC
+ LIMIT :rows
+"""
+
+PAGE_OF_TENANT = """
+SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.runtime, k.version, k.process_id,
+       k.incarnation, k.content_version, k.capability_version, k.declared_capabilities,
+       k.granted_capabilities, k.workload_kinds, k.resource_profile, k.labels, k.concurrency,
+       k.health, k.lifecycle, k.offline_reason, k.heartbeat_interval_ms, k.heartbeat_timeout_ms,
+       k.registered_at_ms, k.last_seen_at_ms, k.clock_skew_ms, k.authorization_grant_id,
+       k.authority_live, k.authority_unsettled, k.authority_expires_at_ms, k.drain_by,
+       k.drain_reason, k.drain_at_ms, k.drain_until, k.no_renew_after_at_ms, k.reported,
+       k.removed_at_ms
+  FROM workers k
+ WHERE k.tenant_id = :tenant_id
+   AND (k.registered_at_ms, k.worker_id) < (:at_ms, :worker_id)
+ ORDER BY k.registered_at_ms DESC, k.worker_id DESC
+ LIMIT :rows
+"""
+
+RECENT = """
+SELECT c.fencing_token, c.workload_id, w.definition_id, c.number, c.issued_at_ms,
+       c.started_at_ms, c.ended_at_ms, c.end_kind, c.end_state, c.failure_message
+  FROM claims c
+  JOIN workloads w ON w.workload_id = c.workload_id
+ WHERE c.worker_id = :worker_id
+   AND c.ended_at_ms IS NOT NULL
+ ORDER BY c.fencing_token DESC
+ LIMIT :recent
+"""
+
+
+class Filter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`GET /v1/workers`; every member narrows, `label` (key=value) may come several times."""
+
+    tenant_id: Name | None = None
+    application_id: Name | None = None
+    lifecycle: Lifecycle | None = None
+    health: Health | None = None
+    label: list[str] = []
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+    cursor: str | None = None
+
+
+class PageAsk(Struct, frozen=True, kw_only=True):
+    """A filter, its labels taken apart, its one tenant, and where the page before ended."""
+
+    filter: Filter
+    tenant_id: str | None = None
+    labels: dict[str, str] = {}
+    after: tuple[int, str] | None = None
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """`after` is where the next page begins, None at the end."""
+
+    items: list[Worker]
+    after: tuple[int, str] | None = None
+
+
+class Look(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`GET /v1/workers/{id}`; `recent` ended claims are shown with it."""
+
+    recent: Annotated[int, Meta(ge=1, le=RECENT_MAX)] | None = None
+
+
+def get(tx: Tx, ask: Ask[Look], now: Now) -> Worker:
+    """One worker of the caller's tenants, on request with the claims it ended last.
+
+    A worker's key sees its own row, others need workers:read (FORBIDDEN). Refuses
+    WORKER_NOT_FOUND.
+    """
+    if ask.caller.worker_id != ask.id:
+        principals.require_scope(ask.caller, "workers:read")
+    row = workers.lookup(tx, ask.caller, ask.id)
+    found = workers.shown(tx, row, now)
+    if ask.body.recent is None:
+        return found
+    recent = tx.rows(RECENT, {"worker_id": ask.id, "recent": ask.body.recent})
+    return structs.replace(found, recent=[_ended(claim) for claim in recent])
+
+
+def page(tx: Tx, ask: Ask[PageAsk], now: Now) -> Page:
+    """Workers of the caller's tenants, newest registration first, without the removed ones."""
+    wanted = ask.body
+    matches = _matcher(ask.caller, wanted)
+    tenants = ask.caller.tenants
+    tenant_id = wanted.tenant_id or (tenants[0] if len(tenants) == 1 else "*")
+    at_ms, worker_id = wanted.after or (INTEGER_MAX, "")
+    items: list[Worker] = []
+    for _ in range(ROWS_READ_MAX // CHUNK_ROWS):
+        sought = {
+            "tenant_id": tenant_id,
+            "at_ms": at_ms,
+            "worker_id": worker_id,
+            "rows": CHUNK_ROWS,
+        }
+        rows = tx.rows(PAGE if tenant_id == "*" else PAGE_OF_TENANT, sought)
+        for row in rows:
+            at_ms, worker_id = row["registered_at_ms"], row["worker_id"]
+            if matches(row):
+                claims = workers.live_claims(tx, worker_id)
+                if wanted.filter.lifecycle in (None, lifecycle.shown(row, len(claims))):
+                    items.append(workers.show(row, claims))
+            if len(items) == wanted.filter.limit:
+                return Page(items=items, after=(at_ms, worker_id))
+        if len(rows) < CHUNK_ROWS:
+            return Page(items=items)
+    return Page(items=items, after=(at_ms, worker_id))
+
+
+def _matcher(caller: Caller, wanted: PageAsk) -> Callable[[Row], bool]:
+    """Whether a row passes everything that its own columns decide."""
+    asked = wanted.filter
+    # BUSY is stored as READY.
+    stored = "READY" if asked.lifecycle == "BUSY" else asked.lifecycle
+
+    def matches(row: Row) -> bool:
+        return (
+            row["removed_at_ms"] is None
+            and caller.may_see(row["tenant_id"])
+            and wanted.tenant_id in (None, row["tenant_id"])
+            and asked.application_id in (None, row["application_id"])
+            and stored in (None, row["lifecycle"])
+            and asked.health in (None, row["health"])
+            and (not wanted.labels or wanted.labels.items() <= workers.labels_of(row).items())
+        )
+
+    return matches
+
+
+def _ended(claim: Row) -> EndedClaim:
+    return EndedClaim(
+        claim_id=f"claim_{claim['fencing_token']}",
+        workload_id=claim["workload_id"],
+        definition_id=claim["definition_id"],
+        attempt_number=claim["number"],
+        issued_at_ms=claim["issued_at_ms"],
+        ended_at_ms=claim["ended_at_ms"],
+        end=claim["end_kind"],
+        state=claim["end_state"],
+        started_at_ms=claim["started_at_ms"],
+        message=claim["failure_message"],
+    )

@@ -39,7 +39,7 @@ class Wanted(Struct, frozen=True):
     definition_id: str
     definition_revision: str
     capabilities: frozenset[str]
-    resources: dict[str, int]
+    resources: dict[str, int | None]
     required_labels: dict[str, str]
     anti_affinity: dict[str, str]
 
@@ -49,7 +49,7 @@ class Offered(Struct, frozen=True):
 
     granted: frozenset[str]
     kinds: frozenset[str]
-    profile: dict[str, int]
+    profile: dict[str, int | None]
     labels: dict[str, str]
 
 
@@ -157,9 +157,9 @@ def takes(kinds: Iterable[str], wanted: Wanted) -> bool:
     )
 
 
-def _exceeds(asked: Mapping[str, int], profile: Mapping[str, int]) -> bool:
+def _exceeds(asked: Mapping[str, int | None], profile: Mapping[str, int | None]) -> bool:
     # A resource the profile does not name is one the worker does not have.
-    return any(amount > profile.get(name, 0) for name, amount in asked.items())
+    return any((amount or 0) > (profile.get(name) or 0) for name, amount in asked.items())
 
 
 def _wanted(row: Row | Mapping[str, Any], capabilities: str) -> Wanted:

@@ -45,5 +45,7 @@ def begin_log(stream: IO[str] | None = None, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    # The server's library tells each address as a person would read it; the daemon logs it itself.
+    logging.getLogger("feltd.server").setLevel(logging.WARNING)
     # A slow callback is told by our own measures; asyncio's warnings about it say less.
     logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -134,6 +134,7 @@ REASONS: Mapping[str, Reason] = {
     "full": Reason("WORKER_FULL", "the worker holds as many claims as its concurrency"),
     "unhealthy": Reason("WORKER_UNHEALTHY", "the worker does not report HEALTHY"),
 }
+ANSWERED = Reason("REQUEST_REPEATED", "the claims of this request_id have ended: ask anew")
 NO_WORK = Reason("NO_WORK", "nothing is waiting in this application")
 
 
@@ -145,10 +146,19 @@ def pull(tx: Tx, ask: Ask[Pull], now: Now) -> Pulled:
     others. Nothing taken: `reasons` say why. Refuses WORKER_RECOVERY_REQUIRED for an OFFLINE or
     RECOVERING worker, WORKER_UNAUTHORIZED when its grant has ended.
     """
+    return pull_for(tx, ask, now)[1]
+
+
+def pull_for(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[str, Pulled]:
+    """As `pull`, with the tenant/application whose "ready" signals matter to who waits."""
     row = puller(tx, ask.caller, now, ask.id, ask.body.request_id)
+    return f"{row['tenant_id']}/{row['application_id']}", _pull(tx, ask, now, row)
+
+
+def _pull(tx: Tx, ask: Ask[Pull], now: Now, row: Row) -> Pulled:
     if row["answered"]:
         claims = _of_request(tx, ask.id, ask.body.request_id)
-        reasons = [] if claims else [Reason("NO_WORK", "the claims of this request have ended")]
+        reasons = [] if claims else [ANSWERED]
         return _pulled(row, claims, row["active"], reasons, now)
     _require_standing(row, now)
     standing = _standing(row, now)

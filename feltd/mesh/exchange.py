@@ -55,8 +55,17 @@ def exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:
     skips the claim alone. Repeating is as safe as repeating each item: only `log` appends again.
     Refuses UNAUTHENTICATED, FORBIDDEN, WORKER_NOT_FOUND as a whole.
     """
+    return exchange_for(tx, ask, now)[1]
+
+
+def exchange_for(tx: Tx, ask: Ask[Exchanging], now: Now) -> tuple[str, ExchangeAnswer]:
+    """As `exchange`, with the tenant/application whose "ready" signals matter to who waits."""
+    row = claims.puller(tx, ask.caller, now, ask.id, None)
+    return f"{row['tenant_id']}/{row['application_id']}", _exchange(tx, ask, now)
+
+
+def _exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:
     body = ask.body.body
-    claims.puller(tx, ask.caller, now, ask.id, None)
     done: list[ItemOutcome] = []
     beat = _beat(tx, ask, now, done)
     for op, place, item in _items(body):

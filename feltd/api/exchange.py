@@ -1,0 +1,135 @@
+"""The exchange over HTTP: one round trip that keeps leases alive and brings the next work.
+
+What keeps leases alive is taken in at any load; only the claim part is shed. Items are committed
+before any wait; work that comes later is claimed in a transaction of its own.
+"""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from feltd.api import wire
+from feltd.api.claiming import INVALID, kept, look, stored, submit_claiming
+from feltd.api.request import Reply, Request, reply
+from feltd.api.routes import Route
+from feltd.errors import Refused
+from feltd.mesh import exchange as rules
+from feltd.mesh.exchange import Exchanging
+from feltd.model.base import Ask
+from feltd.model.claim import EXCHANGE_ITEMS_MAX, Pull, Pulled
+from feltd.model.exchange import Exchange, ExchangeAnswer
+
+
+async def exchange(request: Request) -> Reply:
+    """POST /v1/workers/{id}/exchange."""
+    body = request.decode(Exchange)
+    items = sum(len(getattr(body, op)) for op in rules.VERBS)
+    if items > EXCHANGE_ITEMS_MAX:
+        detail = f"{items} items, at most {EXCHANGE_ITEMS_MAX} are allowed"
+        raise wire.invalid(INVALID, "", detail)
+    keep_alive = items > 0 or body.heartbeat is not None
+    may_claim = not (keep_alive and request.crowded)
+    request.admit(keep_alive=keep_alive)
+    worker_id = request.path_params["id"]
+    ask = Ask(
+        caller=request.caller,
+        body=_checked(body, may_claim),
+        id=worker_id,
+        limits=request.app.config,
+    )
+    wanted = body.claim
+    if wanted is None or not wanted.wait_ms or not may_claim:
+        return reply(200, (await _exchange(request, ask, keep_alive=keep_alive))[1])
+    return reply(200, await _waiting(request, ask, wanted, keep_alive))
+
+
+async def _waiting(
+    request: Request, ask: Ask[Exchanging], wanted: Pull, keep_alive: bool
+) -> ExchangeAnswer:
+    """The items at once, then the claim part as a long poll."""
+    done: list[ExchangeAnswer] = []
+
+    async def look_again() -> tuple[str, ExchangeAnswer]:
+        if not done:
+            queue, answer = await _exchange(request, ask, keep_alive=keep_alive)
+            done.append(answer)
+            return queue, answer
+        queue, pulled = await look(request, ask.id, wanted)
+        return queue, _merged(done[0], pulled)
+
+    answer: ExchangeAnswer = await request.app.polls.pull(
+        request, ask.id, wanted.wait_ms, look_again, _pulled, _merged
+    )
+    return answer
+
+
+async def _exchange(
+    request: Request, ask: Ask[Exchanging], *, keep_alive: bool
+) -> tuple[str, ExchangeAnswer]:
+    queue, answer = await submit_claiming(
+        request,
+        rules.exchange_for,
+        ask,
+        lambda done: done[1].claims,
+        keep_alive=keep_alive,
+    )
+    for outcome in answer.outcomes:
+        if outcome.code is not None and outcome.op != "heartbeat":
+            request.app.metrics.fence_refused(outcome.code)
+    return queue, answer
+
+
+def _checked(body: Exchange, may_claim: bool) -> Exchanging:
+    """The command: free JSON as it is stored; an item that does not fit is refused for itself."""
+    faults: dict[tuple[str, int], Refused] = {}
+    checkpoints: list[Any] = list(body.checkpoint)
+    completes: list[Any] = list(body.complete)
+    for place, item in enumerate(checkpoints):
+        try:
+            checkpoints[place] = kept(item, f"/checkpoint/{place}/data")
+        except Refused as refused:
+            faults["checkpoint", place] = refused
+    for place, item in enumerate(completes):
+        try:
+            completes[place] = stored(item, f"/complete/{place}/output")
+        except Refused as refused:
+            faults["complete", place] = refused
+    sound = replace(body, checkpoint=tuple(checkpoints), complete=tuple(completes))
+    return Exchanging(sound, faults, may_claim)
+
+
+def _pulled(answer: ExchangeAnswer) -> Pulled:
+    return Pulled(
+        claims=answer.claims,
+        lifecycle=answer.lifecycle,
+        reasons=answer.reasons,
+        server_time_ms=answer.server_time_ms,
+    )
+
+
+def _merged(answer: ExchangeAnswer, pulled: Pulled) -> ExchangeAnswer:
+    return replace(
+        answer,
+        claims=pulled.claims,
+        lifecycle=pulled.lifecycle,
+        reasons=pulled.reasons,
+        server_time_ms=pulled.server_time_ms,
+    )
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/workers/{id}/exchange",
+        operation="exchange",
+        tag="claim",
+        handler=exchange,
+        summary="Heartbeat, outcomes and the next work in one round trip",
+        auth="worker",
+        admission="handler",
+        body=Exchange,
+        answer=ExchangeAnswer,
+        invalid_code=INVALID,
+        example={"claim": {"max": 1, "lease_ms": 30_000, "wait_ms": 20_000}},
+    ),
+)

@@ -266,7 +266,7 @@ class Loop:
         newer = refused.facts.get("incarnation")
         if isinstance(newer, int) and newer > self.session.incarnation:
             raise self.session.stopped_by(refused)
-        if refused.facts.get("offline_reason") == "drained":
+        if refused.next == "stop" and refused.code == "WORKER_RECOVERY_REQUIRED":
             self._drained()
         elif refused.next == "stop":
             raise self.session.stopped_by(refused)

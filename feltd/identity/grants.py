@@ -21,7 +21,7 @@ from feltd.identity.principals import (
     stored,
     texts,
 )
-from feltd.identity.subsets import Extent, excess, holds, inherited, sort_scopes, stem
+from feltd.identity.subsets import Extent, excess, holds, inherited, sort_scopes, stem, tidied
 from feltd.identity.unfit import unfit
 from feltd.model.base import INTEGER_MAX, Ask, Caller, Subject
 from feltd.model.grant import (
@@ -316,7 +316,7 @@ def fit(now: Now, extent: Extent, expires_at_ms: int, parent: Grant | None) -> E
     if wrong:
         raise unfit("GRANT_INVALID", wrong)
     return Extent(
-        tuple(sorted(set(extent.capabilities))), sort_scopes(extent.resources), constraints
+        tuple(sorted(set(extent.capabilities))), sort_scopes(extent.resources), tidied(constraints)
     )
 
 

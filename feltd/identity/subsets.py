@@ -77,6 +77,16 @@ def inherited(child: GrantConstraints, parent: GrantConstraints) -> GrantConstra
     return msgspec.structs.replace(child, **taken)
 
 
+def tidied(constraints: GrantConstraints) -> GrantConstraints:
+    """The same constraints with their lists as they are stored: sorted, each once."""
+    lists = {
+        name: tuple(sorted(set(named)))
+        for name in ("workload_kinds", "runtimes")
+        if (named := getattr(constraints, name)) is not None
+    }
+    return msgspec.structs.replace(constraints, **lists)
+
+
 def excess(child: Extent, parent: Extent) -> list[tuple[str, str]]:
     """Where the child goes beyond the parent: (pointer, sentence) for each member, none if not."""
     found = [

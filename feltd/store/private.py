@@ -58,12 +58,17 @@ def read(path: Path) -> bytes:
             f"{path} does not exist." if missing else f"{path} cannot be read: {error.strerror}.",
             "Run `feltd init`, or name the right file." if missing else "Name a plain file.",
         ) from error
-    with os.fdopen(opened, "rb") as file:
-        found = os.fstat(file.fileno())
+    try:
+        found = os.fstat(opened)
         if not stat.S_ISREG(found.st_mode) or found.st_size > BYTES_MAX:
             raise StoreProblem(f"{path} is no small plain file.", "Name the right file.")
         _refuse_loose(path, found)
-        return file.read(BYTES_MAX)
+        content = b""
+        while part := os.read(opened, BYTES_MAX):
+            content += part
+        return content
+    finally:
+        os.close(opened)
 
 
 def _refuse_loose(path: Path, found: os.stat_result) -> None:

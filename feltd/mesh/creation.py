@@ -5,8 +5,8 @@ A repeated creation is the first one's workload, so that a lost answer costs not
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from msgspec import structs
 from msgspec.json import encode
@@ -33,8 +33,6 @@ from feltd.model.workload import (
 )
 from feltd.store.tx import Row, Tx
 
-#: Members of a body that a repeat may say otherwise.
-NOT_ASKED = ("authorization_grant", "created_at_ms", "requested_by", "input")
 #: 80 bits beside the milliseconds: ids of one millisecond never meet.
 RANDOM_DIGITS = 20
 
@@ -69,6 +67,17 @@ RETURNING seq
 """
 
 
+class _Intake(NamedTuple):
+    """What one operation knows while it makes work; each grant and demand is looked up once."""
+
+    tx: Tx
+    now: Now
+    caller: Caller
+    fresh: str
+    grants: dict[str | None, Grant | Refused | None]
+    demands: dict[tuple[object, ...], tuple[int, int]]
+
+
 def create(tx: Tx, ask: Ask[Creation], now: Now) -> Created:
     """Make one workload, READY at once or at its not_before, and offer it to who waits.
 
@@ -79,8 +88,7 @@ def create(tx: Tx, ask: Ask[Creation], now: Now) -> Created:
     not fit, WORKLOAD_SECRET_IN_TEXT for labels that look like a secret.
     """
     principals.confirm(tx, ask.caller, now)
-    grant = _grant(tx, ask.caller, ask.body.grant_id, now)
-    made = _create(tx, now, ask.caller, grant, ask.body, _identity(now, ask.fresh, 0))
+    made = _create(_Intake(tx, now, ask.caller, ask.fresh, {}, {}), ask.body, 0)
     if isinstance(made, Tombstone):
         return Created(made, created=False)
     row = tx.rows(workloads.READ, {"workload_id": made.workload_id})[0]
@@ -96,60 +104,33 @@ def create_batch(tx: Tx, ask: Ask[Batch], now: Now) -> BatchAnswer:
     nothing is stored. Repeating is as with `create`, item by item. The refusals are the same.
     """
     principals.confirm(tx, ask.caller, now)
-    known: dict[str | None, Grant | Refused | None] = {}
+    intake = _Intake(tx, now, ask.caller, ask.fresh, {}, {})
     items: list[Made | Refusal] = []
     for place, item in enumerate(ask.body.items):
-        if isinstance(item, Refusal):
-            refusal = item
-        else:
-            identity = _identity(now, ask.fresh, place)
-            try:
-                items.append(_in_batch(tx, now, ask.caller, known, item, identity))
-                continue
-            except Refused as refused:
-                refusal = Refusal(refused.code, refused.detail, refused.facts.get("errors"))
-        if ask.body.atomic:
-            raise _whole(refusal, place)
-        items.append(refusal)
+        outcome = item if isinstance(item, Refusal) else _in_batch(intake, item, place)
+        if isinstance(outcome, Refusal) and ask.body.atomic:
+            raise _whole(outcome, place)
+        items.append(outcome)
     return BatchAnswer(items)
 
 
-def body_digest(body: NewWorkload, owner: Mapping[str, str], text: bytes) -> str:
-    """SHA-256, hex, of what is asked with defaults filled in; `text` is the input as stored."""
-    asked = structs.asdict(body)
-    for member in NOT_ASKED:
-        del asked[member]
-    asked.update(
-        owner,
-        capability_snapshot=_set(body.capability_snapshot),
-        connection_scopes=_set(body.connection_scopes),
-        retry_policy=_policy(body),
-        placement=body.placement or Placement(),
-        resources=body.resources or Resources(),
-    )
-    digest = hashlib.sha256(encode(asked, order="deterministic"))
+def body_digest(filled: NewWorkload, text: bytes) -> str:
+    """SHA-256, hex, of what is asked, defaults filled in; `text` is the input as it is stored."""
+    digest = hashlib.sha256(encode(filled, order="deterministic"))
     digest.update(b"\0")
     digest.update(text)
     return digest.hexdigest()
 
 
-def _in_batch(
-    tx: Tx,
-    now: Now,
-    caller: Caller,
-    known: dict[str | None, Grant | Refused | None],
-    item: Creation,
-    workload_id: str,
-) -> Made:
-    if item.grant_id not in known:
-        try:
-            known[item.grant_id] = _grant(tx, caller, item.grant_id, now)
-        except Refused as refused:
-            known[item.grant_id] = refused
-    grant = known[item.grant_id]
-    if isinstance(grant, Refused):
-        raise grant
-    made = tx.attempt(lambda: _create(tx, now, caller, grant, item, workload_id))
+def _in_batch(intake: _Intake, item: Creation, place: int) -> Made | Refusal:
+    known = dict(intake.demands)
+    try:
+        made = intake.tx.attempt(lambda: _create(intake, item, place))
+    except Refused as refused:
+        # A demand it made is taken back with it.
+        intake.demands.clear()
+        intake.demands.update(known)
+        return Refusal(refused.code, refused.detail, refused.facts.get("errors"))
     if isinstance(made, Tombstone):
         return Made(made.workload_id, made.state, created=False)
     return made
@@ -163,66 +144,107 @@ def _whole(refusal: Refusal, place: int) -> Refused:
     return Refused(refusal.code, f"workload {place}: {refusal.detail}", errors=errors)
 
 
-def _grant(tx: Tx, caller: Caller, grant_id: str | None, now: Now) -> Grant | None:
-    # The local operator and --no-auth need none; what they name must still be theirs to use.
-    if caller.local and grant_id is None:
-        return None
-    return grants.usable(tx, caller, now, grant_id, code="WORKLOAD_UNAUTHORIZED")
-
-
-def _create(
-    tx: Tx, now: Now, caller: Caller, grant: Grant | None, creation: Creation, workload_id: str
-) -> Made | Tombstone:
-    body = creation.body
-    owner = _owner(caller, body, grant)
-    _authorize(caller, body, grant)
-    _screen(body.labels)
+def _create(intake: _Intake, creation: Creation, place: int) -> Made | Tombstone:
+    grant = _grant(intake, creation.grant_id)
+    owner = _owner(intake.caller, creation.body, grant)
+    _authorize(intake.caller, creation.body, grant)
+    if creation.body.labels:
+        _screen(creation.body.labels)
     text = _input(creation)
-    digest = body_digest(body, owner, text)
-    named = tx.row(NAMED, {**owner, "idempotency_key": body.idempotency_key})
+    body = _filled(creation.body, owner)
+    digest = body_digest(body, text)
+    named = intake.tx.row(NAMED, {**owner, "idempotency_key": body.idempotency_key})
     if named is not None:
         return _repeated(named, digest)
-    placement = body.placement or Placement()
-    resources = body.resources or Resources()
-    demand_id, lane_id = demands.find(
-        tx,
-        now,
-        tenant_id=owner["tenant_id"],
-        application_id=owner["application_id"],
-        definition_id=body.definition_id,
-        definition_revision=body.definition_revision,
-        capabilities=body.capability_snapshot,
-        resources=resources,
-        placement=placement,
-    )
+    demand_id, lane_id = _demand(intake, body, owner)
     row: dict[str, Any] = {
         **owner,
-        **_members(body, now),
-        "workload_id": workload_id,
+        **_members(body, intake.now),
+        "workload_id": _identity(intake.now, intake.fresh, place),
         "lane_id": lane_id,
         "demand_id": demand_id,
-        "placement": _text(placement),
-        "resources": _text(resources),
-        "requested_by": str(caller.subject),
+        "requested_by": str(intake.caller.subject),
         "authorization_grant_id": None if grant is None else grant.id,
         "traceparent": creation.traceparent,
         "body_sha256": digest,
         "input": text.decode(),
     }
-    _store(tx, now, row)
-    return Made(workload_id, "READY", created=True)
+    _store(intake.tx, intake.now, row)
+    return Made(row["workload_id"], "READY", created=True)
+
+
+def _grant(intake: _Intake, grant_id: str | None) -> Grant | None:
+    # The local operator and --no-auth need none; what they name must still be theirs to use.
+    if intake.caller.local and grant_id is None:
+        return None
+    if grant_id not in intake.grants:
+        try:
+            intake.grants[grant_id] = grants.usable(
+                intake.tx, intake.caller, intake.now, grant_id, code="WORKLOAD_UNAUTHORIZED"
+            )
+        except Refused as refused:
+            intake.grants[grant_id] = refused
+    found = intake.grants[grant_id]
+    if isinstance(found, Refused):
+        raise found
+    return found
+
+
+def _filled(body: NewWorkload, owner: Mapping[str, str]) -> NewWorkload:
+    """What is asked: defaults filled in, sets sorted, without what a repeat may say otherwise."""
+    policy = body.retry_policy or RetryPolicy()
+    return structs.replace(
+        body,
+        tenant_id=owner["tenant_id"],
+        application_id=owner["application_id"],
+        input=None,
+        capability_snapshot=_set(body.capability_snapshot),
+        connection_scopes=_set(body.connection_scopes),
+        retry_policy=structs.replace(policy, retry_on=_set(policy.retry_on)),
+        placement=body.placement or Placement(),
+        resources=body.resources or Resources(),
+        authorization_grant=None,
+        requested_by=None,
+        created_at_ms=None,
+    )
+
+
+def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tuple[int, int]:
+    assert body.resources is not None
+    assert body.placement is not None
+    kind = (
+        *owner.values(),
+        body.definition_id,
+        body.definition_revision,
+        body.capability_snapshot,
+        _text([body.resources, body.placement]),
+    )
+    found = intake.demands.get(kind)
+    if found is None:
+        found = intake.demands[kind] = demands.find(
+            intake.tx,
+            intake.now,
+            tenant_id=owner["tenant_id"],
+            application_id=owner["application_id"],
+            definition_id=body.definition_id,
+            definition_revision=body.definition_revision,
+            capabilities=body.capability_snapshot,
+            resources=body.resources,
+            placement=body.placement,
+        )
+    return found
 
 
 def _members(body: NewWorkload, now: Now) -> dict[str, Any]:
     """The columns of a new row that its body and the clock alone decide."""
+    assert body.retry_policy is not None
     eligible_at_ms = due.eligible_at_ms(now, body.not_before_at_ms)
-    policy = _policy(body)
     return {
         "idempotency_key": body.idempotency_key,
         "rank": retry.rank(eligible_at_ms, body.priority),
         "due": int(eligible_at_ms <= now.lease_ms),
         "eligible_at_ms": eligible_at_ms,
-        "max_attempts": policy.max_attempts,
+        "max_attempts": body.retry_policy.max_attempts,
         "priority": body.priority,
         "not_before_at_ms": body.not_before_at_ms,
         "now_ms": now.lease_ms,
@@ -230,9 +252,11 @@ def _members(body: NewWorkload, now: Now) -> dict[str, Any]:
         "definition_id": body.definition_id,
         "definition_revision": body.definition_revision,
         "trigger": body.trigger,
-        "capability_snapshot": _text(_set(body.capability_snapshot)),
-        "connection_scopes": _text(_set(body.connection_scopes)),
-        "retry_policy": _text(policy),
+        "capability_snapshot": _text(body.capability_snapshot),
+        "connection_scopes": _text(body.connection_scopes),
+        "retry_policy": _text(body.retry_policy),
+        "placement": _text(body.placement),
+        "resources": _text(body.resources),
         "on_worker_lost": body.on_worker_lost,
         "labels": _text(body.labels),
     }
@@ -320,11 +344,6 @@ def _input(creation: Creation) -> bytes:
     return text
 
 
-def _policy(body: NewWorkload) -> RetryPolicy:
-    policy = body.retry_policy or RetryPolicy()
-    return structs.replace(policy, retry_on=_set(policy.retry_on))
-
-
 def _identity(now: Now, fresh: str, place: int) -> str:
     """The id of the workload at `place` of a command: milliseconds first, so that ids ascend."""
     chance = hashlib.sha256(f"{fresh}/{place}".encode()).hexdigest()
@@ -343,8 +362,8 @@ def _escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _set(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(set(names)))
+def _set(names: tuple[str, ...]) -> tuple[str, ...]:
+    return names if len(names) < 2 else tuple(sorted(set(names)))
 
 
 def _text(value: object) -> str:

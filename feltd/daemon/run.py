@@ -25,6 +25,7 @@ from feltd.clock import Now
 from feltd.config import Config, Hooks
 from feltd.daemon import start
 from feltd.daemon.chores import table
+from feltd.daemon.crash import CrashPoint
 from feltd.daemon.notify import notify, watchdog_every_ms
 from feltd.errors import Refused
 from feltd.identity import keyring
@@ -64,7 +65,6 @@ class Daemon:
         #: Another program wrote to the file since the last check.
         self.foreign_write = False
         self._hooks = hooks
-        self._commits = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
@@ -93,7 +93,8 @@ class Daemon:
             transport="https" if config.tls_cert else "http",
             auth=not config.no_auth,
         )
-        self.metrics = Metrics()
+        crash = self._hooks.crash
+        self.metrics = Metrics() if crash is None else CrashPoint(*crash)
         self.writer = Writer(
             opened.conn,
             config.path,
@@ -165,6 +166,8 @@ class Daemon:
             notify("READY=1", f"STATUS=serving {url}")
             found = self.health.finding
             log.info("serving", url=url, database=str(self.config.path), storage=found.label)
+            if isinstance(self.metrics, CrashPoint):
+                self.metrics.serving()
             on_ready(url)
 
         if not self.stop.is_set():
@@ -251,9 +254,8 @@ class Daemon:
     def _seal(self, tx: Tx, now: Now) -> None:
         events.seal(tx, now)
         self.opened.marker.before_commit(tx, now)
-        self._commits += 1
-        if self._hooks.crash == ("before", self._commits):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if isinstance(self.metrics, CrashPoint):
+            self.metrics.before_commit()
 
     def _note_foreign_write(self, tx: Tx, now: Now) -> None:
         events.act(tx, now, "service:feltd", "foreign_write", "database")
@@ -263,10 +265,6 @@ class Daemon:
     # Hooks of the writer, on the event loop
 
     def _tell(self, signals: Signals) -> None:
-        if self._hooks.crash is not None and self._hooks.crash[0] == "after":
-            # Committed, and the answers are not written yet.
-            if self._commits >= self._hooks.crash[1]:
-                os.kill(os.getpid(), signal.SIGKILL)
         for topic, key in signals:
             self.context.door.told(topic, key)
             self.context.polls.told(topic, key)

@@ -1,11 +1,9 @@
 """Takes back what its holder let lapse: the keeper's bounded pass over ended leases."""
 
-import sqlite3
 from contextlib import suppress
 from functools import partial
 
 from feltd.clock import Now
-from feltd.errors import Refused
 from feltd.mesh.attempts import End, end_claim
 from feltd.store.tx import Tx
 
@@ -38,7 +36,7 @@ def recover(tx: Tx, limit: int, now: Now) -> int:
             lapsed=True,
         )
         # What cannot be ended breaks a promise: `feltd check` names it, other leases go on.
-        with suppress(Refused, RuntimeError, sqlite3.IntegrityError):
+        with suppress(Exception):
             tx.attempt(partial(end_claim, tx, now, workload_id, end))
             ended += 1
     return ended

@@ -181,6 +181,12 @@ class Mesh:
         self, verb: str, held: Claim, caller: Caller = principals.OPEN, **members: Any
     ) -> Outcome:
         """A fenced verb by the holder of a claim; members replace what the claim says."""
+        return self.say_at(verb, held, held.workload_id, caller, **members)
+
+    def say_at(
+        self, verb: str, held: Claim, job: str, caller: Caller = principals.OPEN, **members: Any
+    ) -> Outcome:
+        """As `say`, sent to the path of a workload."""
         rule, shape = VERBS[verb]
         fence_members = {
             "claim_id": held.claim_id,
@@ -188,11 +194,17 @@ class Mesh:
             "fencing_token": held.fencing_token,
         }
         body = convert({**fence_members, **NEEDED.get(verb, {}), **members}, shape)
-        return self.ask(rule, body, held.workload_id, caller)
+        return self.ask(rule, body, job, caller)
 
     def refusal(self, verb: str, held: Claim, **members: Any) -> str | None:
         """The code a fenced verb is refused with, or None."""
         return self.refused(lambda: self.say(verb, held, **members))
+
+    def refusal_at(
+        self, verb: str, held: Claim, job: str, caller: Caller = principals.OPEN, **members: Any
+    ) -> str | None:
+        """As `refusal`, sent to the path of a workload."""
+        return self.refused(lambda: self.say_at(verb, held, job, caller, **members))
 
     def refused(self, act: Callable[[], object]) -> str | None:
         """The code an act is refused with, or None."""

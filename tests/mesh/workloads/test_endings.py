@@ -165,6 +165,41 @@ def test_three_workers_that_die_leave_a_dead_letter_with_three_attempts(mesh: Me
     assert value(mesh, "SELECT count(*) FROM claims WHERE ended_at_ms IS NULL") == 0
 
 
+def test_the_last_attempt_of_a_dead_worker_frees_everything(mesh: Mesh) -> None:
+    """BC-041."""
+    worker = mesh.worker()
+    job = create(mesh, key="k", retry_policy=RetryPolicy(max_attempts=1)).workload.workload_id
+    mesh.claims(job, by=worker, lease_ms=1_000)
+    mesh.later(1_000)
+    mesh.sweep()
+    assert ("workload", job) in mesh.signals
+    shown = mesh.ask(workloads.get, None, job)
+    assert (shown.state, shown.current_claim) == ("DEAD_LETTERED", None)
+    assert create(mesh, key="next").created
+    mesh.hand("UPDATE workers SET last_seen_at_ms = :ms", ms=mesh.now.lease_ms)
+    assert len(mesh.pull(worker).claims) == 1
+
+
+def test_every_state_that_is_not_final_is_found_by_somebody(mesh: Mesh) -> None:
+    """BC-042: a pull, the keeper's promotion or recovery, or a person's requeue."""
+    found = {"COMPLETED", "CANCELLED", "PENDING"}  # final; nothing makes PENDING without parents
+    for state in ("READY", "CLAIMED", "RUNNING", "CHECKPOINTED", "DEAD_LETTERED"):
+        world = Mesh()
+        worker = world.worker(capacity={"concurrency": 4})
+        job = job_in(world, state, worker)
+        if state == "READY":
+            assert [one.workload_id for one in world.pull(worker).claims] == [job]
+        elif state == "DEAD_LETTERED":
+            assert world.ask(requeue.requeue, Requeue(), job).state == "READY"
+        else:
+            world.later(30_000)
+            world.sweep()
+            assert row(world, job)["claim_worker_id"] is None
+        found.add(state)
+        world.close()
+    assert found == set(WORKLOAD_STATES)
+
+
 def test_an_open_claim_without_an_end_cannot_be_stored(mesh: Mesh) -> None:
     """BC-042."""
     job = create(mesh, key="k").workload.workload_id

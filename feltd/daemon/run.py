@@ -17,7 +17,7 @@ import structlog
 from feltd.api.app import Context, application
 from feltd.api.door import Door
 from feltd.api.health import Health, Shared
-from feltd.api.listen import local_socket_path
+from feltd.api.listen import local_socket_path, raise_file_limit
 from feltd.api.metrics import Metrics
 from feltd.api.polls import Polls
 from feltd.api.server import Server, ServerSettings
@@ -73,6 +73,7 @@ class Daemon:
         `on_ready` gets the address once connections are taken. Raises StoreProblem or
         ListenProblem when the start fails.
         """
+        raise_file_limit(self.config.max_connections)
         keys = _keyring(self.config)
         self.opened = await start.open_database(self.config)
         self._make_writer()
@@ -242,7 +243,9 @@ class Daemon:
             await conn.close()
         log.info("pages checked", damage=damage)
         if damage:
-            self.health.note("STORAGE_DAMAGED", f"the database is damaged: {damage[0]}")
+            self.health.note(
+                "STORAGE_DAMAGED", f"the database is damaged: {start.first_damage(damage)}"
+            )
 
     # Hooks of the writer, on its thread
 

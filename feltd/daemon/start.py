@@ -182,10 +182,16 @@ def _begin_run(
     return _Run(floor, found, schema_version)
 
 
+def first_damage(damage: list[str]) -> str:
+    """The beginning of what is wrong with the pages, on one line."""
+    lines = [line for line in "\n".join(damage).splitlines() if not line.startswith("***")]
+    return "; ".join(lines[:3])
+
+
 async def _check_pages(conn: Connection, path: Path) -> None:
     damage = await conn.run(migrate.quick_check)
     if damage:
         raise StoreProblem(
-            f"{path} is damaged: {damage[0]}.",
+            f"{path} is damaged: {first_damage(damage)}.",
             "Stop, keep the file and its -wal together, and put a backup in their place.",
         )

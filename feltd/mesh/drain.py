@@ -99,12 +99,13 @@ def drain(tx: Tx, ask: Ask[DrainRequest], now: Now) -> Drained:
         # Its own call proves that it lives, so a worker that never beat can leave at once too.
         if row["lifecycle"] == "REGISTERED":
             lifecycle.make_ready(tx, worker_id)
-    if begun:
-        actor = str(ask.caller.subject)
-        workers.told(tx, now, "drain", row, from_state=row["lifecycle"], actor=actor)
+    actor = str(ask.caller.subject)
+    if begun and row["lifecycle"] != "READY":
+        # No edge yet: the intent alone is the news.
+        workers.told(tx, now, "drain", row, actor=actor)
     if not own:
         _act(tx, ask, now, "drain", ask.body.reason, encode(ask.body))
-    settle(tx, worker_id, now)
+    settle(tx, worker_id, now, actor)
     tx.tell("worker", worker_id)
     return _drained(tx, worker_id, now)
 
@@ -122,9 +123,11 @@ def resume(tx: Tx, ask: Ask[None], now: Now) -> Worker:
         lift(tx, worker_id)
         if not lifecycle.resume(tx, worker_id):
             lifecycle.begin_recovery(tx, now, worker_id, "recover")
-        row = workers.lookup(tx, ask.caller, ask.id)
+        before, row = row["lifecycle"], workers.lookup(tx, ask.caller, ask.id)
         actor = str(ask.caller.subject)
-        workers.told(tx, now, "resume", row, to_state=row["lifecycle"], actor=actor)
+        workers.told(
+            tx, now, "resume", row, from_state=before, to_state=row["lifecycle"], actor=actor
+        )
         _act(tx, ask, now, "resume", None, b"")
     return workers.shown(tx, row, now)
 
@@ -160,7 +163,7 @@ def stand(
         tx.change(BOUND, {"worker_id": worker_id, "no_renew_after_at_ms": no_renew_after_at_ms})
 
 
-def settle(tx: Tx, worker_id: str, now: Now) -> None:
+def settle(tx: Tx, worker_id: str, now: Now, actor: str | None = None) -> None:
     """Take a worker under a drain as far towards OFFLINE as its claims let it; else nothing."""
     row = workers.find(tx, worker_id)
     if row is None or row["drain_at_ms"] is None:
@@ -168,7 +171,8 @@ def settle(tx: Tx, worker_id: str, now: Now) -> None:
     if row["lifecycle"] == "OFFLINE":
         tx.change(MARK_DRAINED, {"worker_id": worker_id})
         return
-    lifecycle.make_draining(tx, worker_id)
+    if lifecycle.make_draining(tx, worker_id):
+        workers.told(tx, now, "drain", row, from_state="READY", to_state="DRAINING", actor=actor)
     workers.idle(tx, worker_id, now)
 
 

@@ -51,17 +51,18 @@ def transition(tx: Tx, ask: Ask[Transition], now: Now) -> Worker:
     if not states.worker_transition(present, to) or {present, to} == {"READY", "BUSY"}:
         raise _denied(present, to)
     worker_id = row["worker_id"]
+    actor = str(ask.caller.subject)
     if to == "DRAINING":
-        drain.stand(tx, now, worker_id, by=str(ask.caller.subject), until="resumed")
+        drain.stand(tx, now, worker_id, by=actor, until="resumed")
     elif to == "RECOVERING":
         lifecycle.begin_recovery(tx, now, worker_id, "recover")
     elif to == "READY":
         lifecycle.make_ready(tx, worker_id)
     else:
         _offline(tx, now, row)
-    if to != "RECOVERING":
-        drain.settle(tx, worker_id, now)
     _write_down(tx, ask, now, "transition", row, encode(ask.body))
+    if to != "RECOVERING":
+        drain.settle(tx, worker_id, now, actor)
     return _shown(tx, row, now)
 
 

@@ -194,6 +194,7 @@ SELECT 'granted beyond declared or grant', k.worker_id, j.value
   LEFT JOIN grants g ON g.grant_id = k.authorization_grant_id
  WHERE j.value NOT IN (SELECT d.value FROM json_each(k.declared_capabilities) d)
     OR (g.grant_id IS NOT NULL
+        AND k.authority_unsettled = 0
         AND g.status = 'ACTIVE'
         AND NOT EXISTS (SELECT 1
                           FROM json_each(g.capabilities) a

@@ -6,6 +6,7 @@ worker is answered whole, also one it did not name: go on with it, or release it
 """
 
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec.json import encode
@@ -252,23 +253,17 @@ def _come_back(tx: Tx, ask: Ask[Reconciliation], now: Now, row: Row) -> None:
     )
     finished = row["drain_at_ms"] is not None and not workers.live_claims(tx, worker_id)
     lost = row["lifecycle"] == "OFFLINE"
+    path = [row["lifecycle"]]
     if lost and not finished:
         grant_id = row["authorization_grant_id"]
         authority.room(tx, None if grant_id is None else grants.read(tx, grant_id), worker_id)
         lifecycle.begin_recovery(tx, now, worker_id, row["offline_reason"])
-    if not (lost and finished) and row["lifecycle"] != "DRAINING":
-        lifecycle.make_ready(tx, worker_id)
+        path.append("RECOVERING")
+    if not (lost and finished) and lifecycle.make_ready(tx, worker_id):
+        path.append("READY")
+    for before, after in pairwise(path):
+        workers.told(tx, now, "reconcile", row, from_state=before, to_state=after)
     drain.settle(tx, worker_id, now)
-    after = workers.find(tx, worker_id)
-    if after is not None and after["lifecycle"] != row["lifecycle"]:
-        workers.told(
-            tx,
-            now,
-            "reconcile",
-            row,
-            from_state=row["lifecycle"],
-            to_state=after["lifecycle"],
-        )
 
 
 def _answer(tx: Tx, ask: Ask[Reconciliation], now: Now, verdicts: Verdicts) -> Reconciled:

@@ -138,14 +138,11 @@ def restore(tx: Tx, now: Now) -> Restored:
         worker_id = row["worker_id"]
         if not lifecycle.go_offline(tx, worker_id, "restored"):
             lifecycle.lose(tx, worker_id, "restored")
+        workers.told(tx, now, "restore", row, from_state=row["lifecycle"], to_state="OFFLINE")
         if row["drain_at_ms"] is None:
             lifecycle.begin_recovery(tx, now, worker_id, "restored")
+            workers.told(tx, now, "restore", row, from_state="OFFLINE", to_state="RECOVERING")
         drain.settle(tx, worker_id, now)
-        after = workers.find(tx, worker_id)
-        assert after is not None
-        workers.told(
-            tx, now, "restore", row, from_state=row["lifecycle"], to_state=after["lifecycle"]
-        )
         moved.append(worker_id)
     return Restored(ended, moved)
 

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from functools import cache
 from itertools import count
 from typing import Any, TypeVar
 
@@ -11,7 +12,18 @@ from feltd.clock import Now
 from feltd.config import Config
 from feltd.errors import Refused
 from feltd.identity import principals
-from feltd.mesh import claims, creation, events, fence, ledger, lifecycle, outcomes, register, sweep
+from feltd.mesh import (
+    claims,
+    creation,
+    due,
+    events,
+    fence,
+    ledger,
+    lifecycle,
+    outcomes,
+    register,
+    sweep,
+)
 from feltd.model import claim as claim_bodies
 from feltd.model.base import Ask, Caller, Subject
 from feltd.model.claim import Claim, Outcome, Pull, Pulled
@@ -43,12 +55,29 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 
 
+EVERYTHING = (
+    "SELECT * FROM workloads",
+    "SELECT * FROM claims",
+    "SELECT * FROM checkpoints",
+    "SELECT * FROM claim_logs",
+    "SELECT * FROM events",
+)
+
+
+@cache
+def _empty() -> bytes:
+    """A migrated database without a row, made once."""
+    conn = memory()
+    apply(conn)
+    return conn.serialize()
+
+
 class Mesh:
     """The world of one story. `now` is the instant every operation is stamped with."""
 
     def __init__(self) -> None:
         self.conn: sqlite3.Connection = memory()
-        apply(self.conn)
+        self.conn.deserialize(_empty())
         self.now = Now(BEGIN_MS, BEGIN_MS)
         self.memo: dict[Any, Any] = {}
         self.signals: list[tuple[str, str]] = []
@@ -100,6 +129,10 @@ class Mesh:
         found: Row | None = self.conn.execute(sql, params).fetchone()
         assert found is not None
         return found
+
+    def everything(self) -> list[tuple[Any, ...]]:
+        """Every row that work and claims are made of, to see that nothing changed."""
+        return [tuple(row) for sql in EVERYTHING for row in self.conn.execute(sql).fetchall()]
 
     def hand(self, sql: str, **params: Any) -> None:
         """A change typed by hand."""
@@ -217,6 +250,10 @@ class Mesh:
     def sweep(self, limit: int = 200) -> int:
         """The keeper's pass over ended leases; how many claims it ended."""
         return self.run(sweep.recover, limit)
+
+    def promote(self) -> None:
+        """The keeper's pass over work that has become due."""
+        self.run(due.promote, 500)
 
     def state(self, job: str) -> str:
         """The state of a workload."""

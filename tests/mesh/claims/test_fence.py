@@ -29,18 +29,10 @@ class Holder:
 
     def refusal(self, verb: str, **members: Any) -> str | None:
         """What the verb is refused with; it must have changed no row then."""
-        before = self.rows()
+        before = self.mesh.everything()
         code = self.mesh.refusal(verb, self.held, caller=self.caller, **members)
-        assert code is None or self.rows() == before
+        assert code is None or self.mesh.everything() == before
         return code
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        conn = self.mesh.conn
-        return [
-            tuple(row)
-            for table in ("workloads", "claims", "checkpoints", "claim_logs", "events")
-            for row in conn.execute("SELECT * FROM " + table).fetchall()
-        ]
 
 
 @every_verb
@@ -66,10 +58,10 @@ def test_a_claim_of_another_workload_is_refused(mesh: Mesh, verb: str) -> None:
     other = mesh.workload()
     mesh.claims(other, by=holder.worker_id, start=verb != "start")
 
-    before = holder.rows()
+    before = mesh.everything()
 
     assert mesh.refusal_at(verb, holder.held, other, holder.caller) == STALE
-    assert holder.rows() == before
+    assert mesh.everything() == before
 
 
 @every_verb
@@ -109,9 +101,7 @@ def test_an_earlier_incarnation_is_refused_even_with_a_key_for_any(mesh: Mesh, v
 
 
 @every_verb
-def test_the_key_of_an_earlier_incarnation_is_told_it_was_taken_over(
-    mesh: Mesh, verb: str
-) -> None:
+def test_the_key_of_an_earlier_incarnation_is_told_it_was_taken_over(mesh: Mesh, verb: str) -> None:
     holder = Holder(mesh, verb)
     mesh.hand("UPDATE workers SET incarnation = 2 WHERE worker_id = :id", id=holder.worker_id)
     mesh.hand("UPDATE workloads SET claim_incarnation = 2 WHERE workload_id = :id", id=holder.job)
@@ -131,11 +121,11 @@ def test_a_revoked_key_is_refused_in_the_committing_transaction(mesh: Mesh, verb
 def test_a_key_ends_at_its_expiry_by_wall_time(mesh: Mesh, verb: str) -> None:
     holder = Holder(mesh, verb)
     mesh.hand("UPDATE keys SET expires_at_ms = :at", at=mesh.now.wall_ms + 1)
-    before = holder.rows()
+    before = mesh.everything()
     mesh.now = mesh.now._replace(wall_ms=mesh.now.wall_ms + 1)
 
     assert holder.refusal(verb) == "UNAUTHENTICATED"
-    assert holder.rows() == before
+    assert mesh.everything() == before
 
 
 @every_verb
@@ -195,11 +185,11 @@ def test_each_verb_works_in_its_states_alone(mesh: Mesh, verb: str, state: str) 
 
 def test_repeating_start_changes_nothing(mesh: Mesh) -> None:
     holder = Holder(mesh, "renew")
-    before = holder.rows()
+    before = mesh.everything()
     mesh.later(ms=10)
 
     assert mesh.say("start", holder.held, caller=holder.caller).state == "RUNNING"
-    assert holder.rows() == before
+    assert mesh.everything() == before
 
 
 def test_work_of_another_tenant_looks_like_none_at_all(mesh: Mesh) -> None:
@@ -265,8 +255,7 @@ def test_the_first_reason_in_the_order_of_the_law_is_told(mesh: Mesh, first: int
     job = members.pop("job", holder.job)
 
     assert (
-        mesh.refusal_at("complete", holder.held, job, holder.caller, **members)
-        == reasons[first][0]
+        mesh.refusal_at("complete", holder.held, job, holder.caller, **members) == reasons[first][0]
     )
 
 

@@ -83,9 +83,7 @@ def test_renewing_moves_the_end_out_and_never_in(mesh: Mesh) -> None:
 def test_no_lease_outlives_the_grant_behind_its_worker(mesh: Mesh) -> None:
     worker = mesh.worker(capacity={"concurrency": 2})
     early = mesh.claims(mesh.workload(), by=worker, lease_ms=1_000)
-    mesh.hand(
-        "UPDATE workers SET authority_expires_at_ms = :at", at=mesh.now.wall_ms + 5_000
-    )
+    mesh.hand("UPDATE workers SET authority_expires_at_ms = :at", at=mesh.now.wall_ms + 5_000)
 
     held = mesh.claims(mesh.workload(), by=worker, lease_ms=30_000)
     renewed = mesh.say("renew", early, lease_ms=30_000)
@@ -97,9 +95,7 @@ def test_no_lease_outlives_the_grant_behind_its_worker(mesh: Mesh) -> None:
 def test_a_grant_that_ends_by_wall_time_is_brought_onto_the_lease_scale(mesh: Mesh) -> None:
     worker = mesh.worker()
     mesh.now = mesh.now._replace(wall_ms=mesh.now.wall_ms - 60_000)
-    mesh.hand(
-        "UPDATE workers SET authority_expires_at_ms = :at", at=mesh.now.wall_ms + 5_000
-    )
+    mesh.hand("UPDATE workers SET authority_expires_at_ms = :at", at=mesh.now.wall_ms + 5_000)
 
     held = mesh.claims(mesh.workload(), by=worker, lease_ms=30_000)
 

@@ -29,11 +29,9 @@ SECRET_CHARS = 43
 CRC_CHARS = 6
 FRESH_CHARS = ID_CHARS + SECRET_CHARS
 BEARER_CHARS = len("felt_s_") + ID_CHARS + 1 + SECRET_CHARS + CRC_CHARS
-#: What the CRC is over: everything before it.
-BODY_CHARS = BEARER_CHARS - CRC_CHARS
 
 _PAIRS = tuple(a + b for a in DIGITS for b in DIGITS)
-_PAIR_OF = {pair: number for number, pair in enumerate(_PAIRS)}
+_PAIR_OF = {pair.encode(): number for number, pair in enumerate(_PAIRS)}
 _BASE = len(_PAIRS)
 
 
@@ -60,13 +58,12 @@ def parse(text: str) -> str | None:
 
 
 def matches(text: bytes) -> bool:
-    """Whether the last six characters are the checksum of those before."""
+    """Whether a text of 69 bytes ends with the checksum of those before."""
     try:
-        end = text[BODY_CHARS:].decode("ascii")
-        high, middle, low = _PAIR_OF[end[:2]], _PAIR_OF[end[2:4]], _PAIR_OF[end[4:]]
-    except (KeyError, UnicodeDecodeError):
+        high, middle, low = _PAIR_OF[text[63:65]], _PAIR_OF[text[65:67]], _PAIR_OF[text[67:]]
+    except KeyError:
         return False
-    return (high * _BASE + middle) * _BASE + low == zlib.crc32(text[:BODY_CHARS])
+    return (high * _BASE + middle) * _BASE + low == zlib.crc32(text[:63])
 
 
 def checksum(body: bytes) -> str:

@@ -5,6 +5,7 @@ ways, answers preflights, and is the last resort: whatever goes wrong inside bec
 here, once. It knows no route, no key and no row.
 """
 
+import asyncio
 import itertools
 import re
 import secrets
@@ -131,6 +132,10 @@ class Gate:
             log.debug("client went away", operation=scope["feltd.operation"])
         except Refused as refused:
             await self._refuse(scope, refused, answer, send)
+        except asyncio.CancelledError:
+            # A stop that ran out of time, and nothing else, cancels a call from outside.
+            await self._refuse(scope, problems.cut_short(scope.get("method")), answer, send)
+            raise
         except Exception:
             log.error(
                 "request failed",

@@ -9,6 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,6 +174,19 @@ class House:
             self._addresses[address] -= 1
             if not self._addresses[address]:
                 del self._addresses[address]
+
+    async def end_accepting(self, fd: int | None) -> None:
+        """After the stop: begin what asyncio has accepted, before the listener `fd` is closed.
+
+        A connection accepted but not yet begun when its listener closes would be left open and
+        unanswered (asyncio 3.11 fails to attach it, silently).
+        """
+        await self.stop.wait()
+        if fd is not None:
+            with suppress(RuntimeError):  # uvloop accepts by itself and has no such gap
+                asyncio.get_running_loop().remove_reader(fd)
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     def begin_stop(self) -> None:
         """Take nobody in any more, and close every connection that is not at work."""

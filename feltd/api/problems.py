@@ -73,6 +73,13 @@ def internal() -> Refused:
     return Refused("INTERNAL", "the daemon met a fault of its own; its log has it by request_id")
 
 
+def cut_short(method: str | None) -> Refused:
+    """What a client learns whose call was still at work when the daemon had to end."""
+    if method in ("GET", "HEAD"):
+        return Refused("SERVICE_OVERLOADED", "the daemon is stopping", committed=False)
+    return Refused("OUTCOME_UNKNOWN", "the daemon stopped in the middle", committed="unknown")
+
+
 def explanation(code: str) -> dict[str, Any]:
     """The document `GET /errors/<CODE>`. Refuses ROUTE_NOT_FOUND for a code that is none."""
     row = TABLE.get(code)

@@ -88,12 +88,12 @@ class Server:
             started.set()
             if local is None:
                 on_ready(main.url)
-            await self._house.stop.wait()
+            await self._house.end_accepting(main.fd)
             self._house.begin_stop()
 
         async def local_trigger() -> None:
             on_ready(main.url)
-            await self._house.stop.wait()
+            await self._house.end_accepting(None if local is None else local.fd)
 
         loop = asyncio.get_running_loop()
         config = HouseConfig(self._house, main, local=False)
@@ -185,11 +185,12 @@ class Connection(TCPServer):
                     self.protocol_send,
                 )
                 await self._read_data()
+                tasks.end_pings()
         except OSError:
             pass
         except asyncio.CancelledError:
-            self.line.abort()
-            raise
+            # Swallowed: asyncio's streams log a traceback for a connection that ends cancelled.
+            self.line.close()
         finally:
             try:
                 await self.line.closed()
@@ -269,6 +270,8 @@ class Protocol(H11Protocol):
         if isinstance(event, Closed):
             self.over = True
             await self.can_read.set()
+        elif self.connection.their_state is h11.MUST_CLOSE:
+            return  # sent after its own "Connection: close": nobody will look at it
         await super().handle(event)
 
     async def send_continue(self) -> None:
@@ -277,7 +280,7 @@ class Protocol(H11Protocol):
             await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
 
     async def _handle_events(self) -> None:
-        while not self.over:
+        while not self.over and self.connection.their_state is not h11.MUST_CLOSE:
             try:
                 event = self.connection.next_event()
             except h11.RemoteProtocolError as error:
@@ -295,7 +298,7 @@ class Protocol(H11Protocol):
             elif event is h11.PAUSED:
                 await self.can_read.clear()
                 await self.can_read.wait()
-            elif self.stream is None or event is h11.NEED_DATA or _is_end(event):
+            elif event is h11.NEED_DATA or type(event) is h11.ConnectionClosed or not self.stream:
                 return
             elif isinstance(event, h11.Data):
                 await self.stream.handle(streams.Body(STREAM_ID, bytes(event.data)))
@@ -313,17 +316,9 @@ class Protocol(H11Protocol):
                 h11.Request(method=request.method, target=request.target, headers=kept)
             )
             return
-        self.stream = HTTPStream(
-            self.app,
-            self.config,
-            self.context,
-            self.task_group,
-            self.ssl,
-            self.client,
-            self.server,
-            self.stream_send,
-            STREAM_ID,
-        )
+        ours = (self.app, self.config, self.context, self.task_group)
+        theirs = (self.ssl, self.client, self.server)
+        self.stream = HTTPStream(*ours, *theirs, self.stream_send, STREAM_ID)
         await self.stream.handle(
             streams.Request(
                 stream_id=STREAM_ID,
@@ -378,6 +373,18 @@ class _Tasks(TaskGroup):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection.loop)
         self._connection = connection
+        self._pings: list[asyncio.Task[None]] = []
+
+    def spawn(self, func: Any, *args: Any) -> None:
+        """Start the application, or the pings of a WebSocket, which nothing else would end."""
+        task = self._task_group.create_task(func(*args))
+        if func is not _handle:
+            self._pings.append(task)
+
+    def end_pings(self) -> None:
+        """The client is gone: nobody is left to be pinged."""
+        for task in self._pings:
+            task.cancel()
 
     async def spawn_app(self, app: Any, config: Any, scope: Any, send: Any) -> Any:
         """Start the application on one call."""
@@ -387,10 +394,6 @@ class _Tasks(TaskGroup):
             scope["extensions"][LOCAL] = True
         self.spawn(_handle, app, config, scope, inbox.get, send, None, None)
         return inbox.put
-
-
-def _is_end(event: object) -> bool:
-    return isinstance(event, h11.ConnectionClosed)
 
 
 def _says_length(answer: streams.Response) -> bool:

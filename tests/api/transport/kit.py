@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import uvloop
@@ -135,6 +135,12 @@ async def fault(request: Request) -> Reply:
     raise RuntimeError("the password is hunter2")
 
 
+async def block(request: Request) -> Reply:
+    """The fault that no event loop survives: it is not given back."""
+    time.sleep(1.0)  # noqa: ASYNC251
+    return reply(200, {})
+
+
 async def overloaded(request: Request) -> Reply:
     raise Refused("OUTCOME_UNKNOWN", "the call ran past its deadline", committed="unknown")
 
@@ -188,6 +194,7 @@ ROUTES = (
     _route("GET", "/v1/large", large, query=LargeQuery),
     _route("POST", "/v1/fault", fault),
     _route("POST", "/v1/unknown", overloaded),
+    _route("POST", "/v1/block", block),
     _route("GET", "/v1/workers/{id}", worker),
     _route("GET", "/v1/workers/all", all_workers),
     _route("DELETE", "/v1/workers/{id}", empty),
@@ -303,8 +310,11 @@ class Talk:
 class House:
     """The running server."""
 
-    def __init__(self, loop_kind: str, server: dict[str, Any], stack: dict[str, Any]) -> None:
+    def __init__(
+        self, loop_kind: str, server: dict[str, Any], stack: dict[str, Any], app: Any = None
+    ) -> None:
         self.loop_kind = loop_kind
+        self._app = app
         self._server_settings = ServerSettings(**({"port": 0} | server))
         self._stack_settings = StackSettings(**stack)
         self._ready = threading.Event()
@@ -342,7 +352,7 @@ class House:
             observer=Seen(self.world),
         )
         self.server = Server(
-            self.stack,
+            self._app or self.stack,
             self._server_settings,
             stop=self.stop_event,
             hard_exit=self._note_hard_exit,
@@ -398,10 +408,10 @@ class House:
             talk.close()
 
     def stop(self) -> None:
-        if self._thread.is_alive():
+        with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.stop_event.set)
-            self._thread.join(PATIENCE_S)
-            assert not self._thread.is_alive(), "the server did not stop"
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the server did not stop"
 
 
 def request(method: str, path: str, body: bytes | None = None, **headers: str) -> bytes:
@@ -416,13 +426,19 @@ def request(method: str, path: str, body: bytes | None = None, **headers: str) -
 
 
 @contextmanager
-def serving(loop_kind: str = "asyncio", *, stack: Any = None, **server: Any) -> Iterator[House]:
-    """A running house; keywords are ServerSettings, `stack` those of StackSettings."""
-    house = House(loop_kind, server, stack or {}).start()
+def serving(
+    loop_kind: str = "asyncio", *, stack: Any = None, app: Any = None, **server: Any
+) -> Iterator[House]:
+    """A running house; keywords are ServerSettings, `stack` those of StackSettings.
+
+    `app` is served in the place of the stack.
+    """
+    house = House(loop_kind, server, stack or {}, app).start()
     try:
         yield house
     finally:
-        house.do(house.world.release.set) if house._thread.is_alive() else None
+        with suppress(RuntimeError):  # the loop may have ended by itself
+            house.loop.call_soon_threadsafe(house.world.release.set)
         house.stop()
     if house.problem is not None:
         raise house.problem

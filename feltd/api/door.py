@@ -32,6 +32,9 @@ FILL_TIMEOUT_MS = 30_000
 USED_MAX = 500
 
 SCHEME = "Bearer "
+#: What these open belongs to no tenant and tells of all of them.
+WHOLE_DAEMON = frozenset({"audit:read", "backup:admin", "daemon:operate", "metrics:read"})
+
 HEADER_CHARS = len(SCHEME) + bearer.BEARER_CHARS
 #: Where the id stands in the header. What matches a digest has the shape of a key as well.
 ID_PLACE = slice(len(SCHEME) + 7, len(SCHEME) + 7 + bearer.ID_CHARS)
@@ -176,11 +179,14 @@ class Door:
 def allow(route: Route, caller: Caller, path_params: dict[str, str]) -> None:
     """Refuse FORBIDDEN unless the caller may use the route at all.
 
-    A route with a scope needs that scope; a route for workers needs a worker's key. A worker's key
+    A route with a scope needs that scope, one of the whole daemon also a key of every tenant; a
+    route for workers needs a worker's key. A worker's key
     is good for no path under another worker, whatever the route; `any` routes ask more in a rule.
     """
     if route.auth == "scope" and route.scope is not None:
         require_scope(caller, route.scope)
+        if route.scope in WHOLE_DAEMON and "*" not in caller.tenants:
+            raise Refused("FORBIDDEN", "this is the whole daemon's: it needs a key of tenants *")
     elif route.auth == "worker" and caller.worker_id is None and not caller.open:
         raise Refused("FORBIDDEN", "this needs the key of a worker")
     of_worker = caller.worker_id is not None and route.path.startswith("/v1/workers/{")

@@ -329,6 +329,7 @@ def caller(**members: Any) -> Caller:
     return Caller(**{"subject": Subject(kind="service", id="x"), "tenants": ("acme",), **members})
 
 
+EVERY = caller(tenants=("*",), scopes=frozenset({"*"}))
 WORKER = caller(subject=Subject(kind="worker", id="w1"), worker_id="w1")
 
 
@@ -343,6 +344,9 @@ WORKER = caller(subject=Subject(kind="worker", id="w1"), worker_id="w1")
         (LOCAL, "scope", "a:b", "/v1/things", True),
         (OPEN, "scope", "a:b", "/v1/things", True),
         (WORKER, "scope", "a:b", "/v1/things", False),
+        (caller(scopes=frozenset({"metrics:read"})), "scope", "metrics:read", "/metrics", False),
+        (EVERY, "scope", "metrics:read", "/metrics", True),
+        (LOCAL, "scope", "daemon:operate", "/v1/health/acknowledge", True),
         (WORKER, "worker", None, "/v1/workers/{id}/heartbeat", True),
         (OPEN, "worker", None, "/v1/workers/{id}/heartbeat", True),
         (LOCAL, "worker", None, "/v1/workers/{id}/heartbeat", False),
@@ -385,7 +389,7 @@ class Body:
         self.tenant_id = tenant_id
 
 
-ONE, TWO, EVERY = caller(), caller(tenants=("a", "b")), caller(tenants=("*",))
+ONE, TWO = caller(), caller(tenants=("a", "b"))
 
 
 @pytest.mark.parametrize(

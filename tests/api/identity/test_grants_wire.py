@@ -223,7 +223,7 @@ def test_a_parked_poll_ends_when_its_key_is_revoked(wire: Wire) -> None:
         )
     )
     poll.start()
-    metrics = wire.key(scopes=["metrics:read"])["secret"]
+    metrics = wire.key(scopes=["metrics:read"], tenants=["*"])["secret"]
     wire.eventually(lambda: "feltd_long_polls 1.0" in wire.get("/metrics", key=metrics))
 
     wire.call("DELETE", f"/v1/keys/{key[7:19]}")

@@ -223,6 +223,7 @@ class House:
         finally:
             timer.cancel()
             for task in (sweeper, stopped, *listeners):
+                task.add_done_callback(_look_at)
                 task.cancel()
             for line in tuple(self._lines):
                 line.abort()
@@ -258,6 +259,12 @@ def started_elsewhere(app: Any, started: asyncio.Event) -> Any:
         await send({"type": "lifespan.shutdown.complete"})
 
     return listener
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    # hypercorn cancelled in the middle of its own ending raises what nobody needs to read.
+    if not task.cancelled():
+        task.exception()
 
 
 def _leave() -> None:

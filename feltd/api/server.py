@@ -57,7 +57,6 @@ class Server:
     ) -> None:
         """`stop` ends serving; `hard_exit` (default: leave the process with code 1) is called from
         another thread when that takes longer than graceful_ms."""
-        self.settings = settings
         self._app = app
         self._house = House(settings, stop=stop, late_head=late_head(), hard_exit=hard_exit)
 
@@ -72,7 +71,7 @@ class Server:
         Raises ListenProblem before anything listens. Within graceful_ms of the stop everything is
         closed: idle connections at once, calls at work when they are answered or by force.
         """
-        settings = self.settings
+        settings = self._house.settings
         raise_file_limit(settings.max_connections)
         tls = settings.tls_cert is not None
         if settings.fd is not None:
@@ -171,8 +170,9 @@ class Connection(TCPServer):
             self.line.abort()
             return
         tls = self.writer.get_extra_info("ssl_object") is not None
+        tasks = _Tasks(self)
         try:
-            async with _Tasks(self) as tasks:
+            async with tasks:
                 self.protocol = Protocol(
                     self.app,
                     self.config,
@@ -333,7 +333,7 @@ class Protocol(H11Protocol):
 
     async def stream_send(self, event: streams.Event) -> None:
         """What a stream answers."""
-        if isinstance(event, streams.Response) and _says_length(event):
+        if isinstance(event, streams.Response) and b"content-length" in dict(event.headers):
             self._held = []
         elif isinstance(event, streams.StreamClosed):
             await self._let_go()
@@ -394,7 +394,3 @@ class _Tasks(TaskGroup):
             scope["extensions"][LOCAL] = True
         self.spawn(_handle, app, config, scope, inbox.get, send, None, None)
         return inbox.put
-
-
-def _says_length(answer: streams.Response) -> bool:
-    return any(name == b"content-length" for name, _ in answer.headers)

@@ -135,12 +135,6 @@ async def fault(request: Request) -> Reply:
     raise RuntimeError("the password is hunter2")
 
 
-async def block(request: Request) -> Reply:
-    """The fault that no event loop survives: it is not given back."""
-    time.sleep(1.0)  # noqa: ASYNC251
-    return reply(200, {})
-
-
 async def overloaded(request: Request) -> Reply:
     raise Refused("OUTCOME_UNKNOWN", "the call ran past its deadline", committed="unknown")
 
@@ -194,7 +188,6 @@ ROUTES = (
     _route("GET", "/v1/large", large, query=LargeQuery),
     _route("POST", "/v1/fault", fault),
     _route("POST", "/v1/unknown", overloaded),
-    _route("POST", "/v1/block", block),
     _route("GET", "/v1/workers/{id}", worker),
     _route("GET", "/v1/workers/all", all_workers),
     _route("DELETE", "/v1/workers/{id}", empty),

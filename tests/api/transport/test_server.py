@@ -319,14 +319,15 @@ def test_a_stop_does_not_wait_for_ever_for_a_call_that_never_ends(loop_kind: str
 
 
 def test_a_loop_that_is_not_given_back_does_not_keep_the_process(loop_kind: str) -> None:
-    with serving(loop_kind, graceful_ms=200) as house:
-        house.connect().send(request("POST", "/v1/block"))
-        house.loop.call_soon_threadsafe(house.stop_event.set)
-        talk = house.connect().send(request("POST", "/v1/block"))
+    with serving(loop_kind, graceful_ms=300) as house:
+        talk = house.connect().send(request("POST", "/v1/hold"))
+        house.eventually(lambda: house.world.entered == 1)
+        house.do(house.stop_event.set)
+        house.do(lambda: house.loop.call_later(0.05, time.sleep, 1.0))
         house._thread.join(20)
         assert not house._thread.is_alive()
         talk.close()
-    assert house.hard_exits <= 1
+    assert house.hard_exits == 1
 
 
 def test_a_socket_handed_over_is_served_and_a_unix_one_among_them_is_no_operators(

@@ -23,7 +23,7 @@ from feltd.cli.output import Examples
 
 TENANT, APPLICATION = "demo", "files"
 WORKERS = ("demo-1", "demo-2", "demo-3")
-CONCURRENCY = 2
+CONCURRENCY = 4
 KINDS = ("hash", "summarise", "survey")
 #: Slow enough to be killed in the middle, fast enough for a minute.
 PACE_MS = 150

@@ -5,6 +5,7 @@ back. The life ends by `Stopped` (an exit code and a reason), whichever task mee
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -127,6 +128,9 @@ class Loop:
                 return
             log.info("resumed")
             self._parked = False
+        if self.session.left:
+            self._drained()
+            return
         if self.session.lifecycle in ("OFFLINE", "RECOVERING"):
             await self._reconcile()
         answer = await self.session.beat(self.desk.reported(), len(self.desk.slots))
@@ -334,7 +338,8 @@ class Loop:
                 log.warning("giving %s back: nothing here runs it", claim["claim_id"])
                 self.desk.give_back(claim)
         log.info("reconciled: %s", self.session.lifecycle)
-        self._kick.set()
+        if self.session.lifecycle in ("READY", "BUSY"):
+            self._kick.set()
 
     # -- leave
 
@@ -373,7 +378,7 @@ class Loop:
 
 async def _either(event: asyncio.Event, seconds: float) -> None:
     """Until the event or the time, whichever comes first."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return
+    # Not wait_for: it may swallow a cancellation that comes in the instant of the event.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -71,6 +71,7 @@ class Session:
         self.worker_id = ""
         self.key: str | None = None
         self.lifecycle = "REGISTERED"
+        self.offline_reason: str | None = None
         self.version = settings.version
         self.capability_version = 0
         self.incarnation = 1
@@ -85,6 +86,11 @@ class Session:
     def every_ms(self) -> int:
         """How often to beat, so that a lease is renewed at a third of its length."""
         return max(250, min(self.interval_ms, int(self.settings.lease_ms * RENEW_AT)))
+
+    @property
+    def left(self) -> bool:
+        """Whether a drain is complete, an operator's or our own: nobody waits for this worker."""
+        return self.lifecycle == "OFFLINE" and self.offline_reason in ("drained", "left")
 
     async def begin(self) -> None:
         """Find out what the key allows, and register; waits for a daemon that is not there."""
@@ -146,6 +152,7 @@ class Session:
         """Take what the daemon knows of this worker for true."""
         self.worker_id = worker["worker_id"]
         self.lifecycle = worker.get("lifecycle", self.lifecycle)
+        self.offline_reason = worker.get("offline_reason")
         self.version = worker.get("version", self.version)
         self.capability_version = worker.get("capability_version", self.capability_version)
         self.incarnation = worker.get("incarnation", self.incarnation)
@@ -228,7 +235,7 @@ class Session:
         """Say that this worker takes no more work."""
         body = {"reason": reason, "until": "registered"}
         answer = await self.client.drain(self.worker_id, body, bearer=self.key, **how)
-        self._is(answer.get("worker") or {"worker_id": self.worker_id})
+        self._is(answer["worker"])
         return answer
 
     async def look(self) -> Json:

@@ -6,7 +6,8 @@ operationId is the verb, the tag is the noun; what a caller must hold is `x-requ
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
@@ -84,21 +85,63 @@ def document(routes: Iterable[Route], version: str = "3.1") -> dict[str, Any]:
 
 
 class _Shapes:
-    """The schema of each Struct of the table, by the type itself."""
+    """The schema of each type of the table.
+
+    msgspec describes what it can decode. An answer may also hold what it only encodes, a choice
+    between two Structs: such a type is taken apart here and its parts are described.
+    """
 
     def __init__(self, table: Iterable[Route]) -> None:
         self._kinds: list[Any] = []
         for route in table:
             for kind in (route.body, route.answer):
-                if kind is not None and kind not in self._kinds:
-                    self._kinds.append(kind)
+                if kind is not None:
+                    self._collect(kind)
         self._schemas, self.components = msgspec.json.schema_components(
             self._kinds, ref_template="#/components/schemas/{name}"
         )
 
     def of(self, kind: Any) -> dict[str, Any]:
         """The schema, or a reference to it."""
-        return self._schemas[self._kinds.index(kind)]
+        if kind in self._kinds:
+            return self._schemas[self._kinds.index(kind)]
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            return self._put_together(kind)
+        origin, parts = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return self.of(parts[0])
+        if origin in (Union, UnionType):
+            return {"anyOf": [self.of(part) for part in parts]}
+        if origin is dict:
+            return {"type": "object", "additionalProperties": self.of(parts[1])}
+        return {"type": "array", "items": self.of(parts[0])}
+
+    def _put_together(self, kind: type[msgspec.Struct]) -> dict[str, Any]:
+        name = kind.__name__
+        if name not in self.components:
+            fields = msgspec.structs.fields(kind)
+            self.components[name] = {
+                "title": name,
+                "type": "object",
+                "properties": {field.encode_name: self.of(field.type) for field in fields},
+                "required": [field.encode_name for field in fields if field.required],
+            }
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    def _collect(self, kind: Any) -> None:
+        if kind in self._kinds or kind is Ellipsis:
+            return
+        try:
+            msgspec.inspect.type_info(kind)
+        except TypeError:
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+                parts: Iterable[Any] = [field.type for field in msgspec.structs.fields(kind)]
+            else:
+                parts = get_args(kind)
+            for part in parts:
+                self._collect(part)
+        else:
+            self._kinds.append(kind)
 
 
 def _operation(route: Route, path: str, shapes: _Shapes) -> dict[str, Any]:
@@ -114,7 +157,7 @@ def _operation(route: Route, path: str, shapes: _Shapes) -> dict[str, Any]:
         content: dict[str, Any] = {"schema": shapes.of(route.body)}
         if route.example is not None:
             content["example"] = route.example
-        required = bool(shapes.of(route.body).get("$ref")) and _has_required(route.body)
+        required = _has_required(route.body)
         operation["requestBody"] = {
             "required": required,
             "content": {"application/json": content},
@@ -179,8 +222,9 @@ def _inline(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_required(shape: Any) -> bool:
-    fields = getattr(shape, "__struct_fields__", ())
-    return len(fields) > len(getattr(shape, "__struct_defaults__", ()))
+    if not (isinstance(shape, type) and issubclass(shape, msgspec.Struct)):
+        return True
+    return any(field.required for field in msgspec.structs.fields(shape))
 
 
 def _unique(route: Route, path: str, used: set[str]) -> str:

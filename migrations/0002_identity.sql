@@ -22,6 +22,7 @@ CREATE TABLE grants (
 ) STRICT;
 CREATE INDEX grants_by_age ON grants (issued_at_ms, grant_id);
 CREATE INDEX grants_of_tenant ON grants (tenant_id, issued_at_ms, grant_id);
+CREATE INDEX grants_of_subject ON grants (subject_kind, subject_id, tenant_id);
 CREATE INDEX grants_of_parent ON grants (parent_grant_id) WHERE parent_grant_id IS NOT NULL;
 
 CREATE TABLE keys (

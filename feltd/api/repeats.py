@@ -53,7 +53,13 @@ async def submit_once(
         public=public,
         again=again,
     )
+
+    def run(tx: Tx, cmd: Once[R], now: Now) -> Answered[R]:
+        return once(tx, cmd, now)
+
+    # The writer's metrics name an operation by its rule.
+    run.__name__ = rule.__name__
     done: Answered[R] = await request.app.writer.submit(
-        once, command, tenant=tenant, deadline_ms=request.deadline_ms
+        run, command, tenant=tenant, deadline_ms=request.deadline_ms
     )
     return done

@@ -13,6 +13,7 @@ from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity.audit import act
 from feltd.identity.keyring import Keyring, Signed
+from feltd.identity.pages import fill
 from feltd.identity.principals import (
     confirm,
     not_found,
@@ -23,7 +24,7 @@ from feltd.identity.principals import (
 )
 from feltd.identity.subsets import Extent, excess, holds, inherited, sort_scopes, stem, tidied
 from feltd.identity.unfit import unfit
-from feltd.model.base import INTEGER_MAX, Ask, Caller, Subject
+from feltd.model.base import Ask, Caller, Subject
 from feltd.model.grant import (
     ASK,
     DEPTH_MAX,
@@ -100,9 +101,6 @@ WITH RECURSIVE above (grant_id, parent_grant_id) AS (
 SELECT count(*) - 1 AS descendants
   FROM below
 """
-
-#: A page may read this many rows to fill up, then it is short. See wire.md, lists.
-ROWS_READ_MAX = 20_000
 
 
 def open_token(keyring: Keyring, token: str, code: str = "GRANT_DENIED") -> str:
@@ -252,22 +250,16 @@ def page(tx: Tx, ask: Ask[PageAsk], now: Now) -> Page[Grant]:
     wanted = ask.body
     tenants = ask.caller.tenants
     tenant_id = wanted.tenant_id or (tenants[0] if len(tenants) == 1 else "*")
-    at_ms, grant_id = wanted.after or (INTEGER_MAX, "")
-    items: list[Grant] = []
-    read_rows = 0
-    while len(items) < wanted.limit and read_rows < ROWS_READ_MAX:
-        sought = {"tenant_id": tenant_id, "at_ms": at_ms, "id": grant_id, "rows": wanted.limit}
-        rows = tx.rows(PAGE if tenant_id == "*" else PAGE_OF_TENANT, sought)
-        for row in rows:
-            read_rows += 1
-            at_ms, grant_id = row["issued_at_ms"], row["grant_id"]
-            if ask.caller.may_see(row["tenant_id"]):
-                items.append(grant_of(row))
-                if len(items) == wanted.limit:
-                    break
-        if len(rows) < wanted.limit:
-            return Page(items=tuple(items))
-    return Page(items=tuple(items), after=(at_ms, grant_id))
+
+    def keep(row: Row) -> Grant | None:
+        return grant_of(row) if ask.caller.may_see(row["tenant_id"]) else None
+
+    def read_rows(place: dict[str, object]) -> list[Row]:
+        if tenant_id == "*":
+            return tx.rows(PAGE, place)
+        return tx.rows(PAGE_OF_TENANT, place | {"tenant_id": tenant_id})
+
+    return fill(read_rows, keep, wanted, "issued_at_ms", "grant_id")
 
 
 def found(tx: Tx, caller: Caller, grant_id: str) -> Grant:

@@ -14,6 +14,7 @@ from feltd.errors import Refused
 from feltd.identity import bearer, endings, grants, keyrows
 from feltd.identity.audit import act
 from feltd.identity.keyrows import Draft
+from feltd.identity.pages import fill
 from feltd.identity.presets import NAMESPACES_DEFAULT, SCOPES_DEFAULT
 from feltd.identity.principals import (
     KIND_OF,
@@ -26,8 +27,7 @@ from feltd.identity.principals import (
     texts,
 )
 from feltd.identity.unfit import unfit
-from feltd.model.base import INTEGER_MAX, Ask, Caller, Subject
-from feltd.model.grant import Grant
+from feltd.model.base import Ask, Caller, Subject
 from feltd.model.key import BoundGrant, CreateKey, Key, KeyMade, Me, Principal, RotateKey
 from feltd.model.page import Page, PageAsk
 from feltd.store.tx import Row, Tx
@@ -49,6 +49,16 @@ SELECT tenant_id
   FROM workers
  WHERE worker_id = :worker_id
    AND removed_at_ms IS NULL
+"""
+
+# A grant that a subject may use now or once it is extended.
+GRANTED = """
+SELECT tenant_id
+  FROM grants
+ WHERE subject_kind = :subject_kind
+   AND subject_id = :subject_id
+   AND chain_live = 1
+ ORDER BY tenant_id
 """
 
 EXPIRE = """
@@ -94,6 +104,8 @@ def create(tx: Tx, ask: Ask[CreateKey], now: Now) -> KeyMade:
     elif draft.expires_at_ms is not None and draft.expires_at_ms <= now.wall_ms:
         raise unfit("REQUEST_INVALID", [("/expires_at_ms", "lies in the past")])
     _refuse_more(caller, own, draft)
+    if draft.worker_id is None:
+        _refuse_another(tx, caller, draft)
     if draft.grant_id is not None:
         _bind(tx, caller, draft, ask.fresh, now)
     made = _insert(tx, ask.fresh, caller, draft, now)
@@ -115,22 +127,13 @@ def page(tx: Tx, ask: Ask[PageAsk], now: Now) -> Page[Key]:
     """
     require_scope(ask.caller, SCOPE)
     wanted = ask.body
-    at_ms, key_id = wanted.after or (INTEGER_MAX, "")
-    items: list[Key] = []
-    read_rows = 0
-    while len(items) < wanted.limit and read_rows < grants.ROWS_READ_MAX:
-        rows = tx.rows(PAGE, {"at_ms": at_ms, "id": key_id, "rows": wanted.limit})
-        for row in rows:
-            read_rows += 1
-            at_ms, key_id = row["created_at_ms"], row["key_id"]
-            tenants = texts(row["tenants"])
-            if _sees(ask.caller, tenants) and wanted.tenant_id in (None, *tenants):
-                items.append(keyrows.key_of(row))
-                if len(items) == wanted.limit:
-                    break
-        if len(rows) < wanted.limit:
-            return Page(items=tuple(items))
-    return Page(items=tuple(items), after=(at_ms, key_id))
+
+    def keep(row: Row) -> Key | None:
+        tenants = texts(row["tenants"])
+        mine = _sees(ask.caller, tenants) and wanted.tenant_id in (None, *tenants)
+        return keyrows.key_of(row) if mine else None
+
+    return fill(lambda place: tx.rows(PAGE, place), keep, wanted, "created_at_ms", "key_id")
 
 
 def revoke(tx: Tx, ask: Ask[None], now: Now) -> None:
@@ -172,8 +175,8 @@ def rotate(tx: Tx, ask: Ask[RotateKey], now: Now) -> KeyMade:
     )
     if old["key_id"] != ask.caller.key_id:
         _refuse_more(ask.caller, own, draft)
-        if draft.grant_id is not None and draft.worker_id is None:
-            _may_bind(tx, ask.caller, draft.grant_id)
+        if draft.worker_id is None:
+            _refuse_another(tx, ask.caller, draft)
     made = _insert(tx, ask.fresh, ask.caller, draft, now)
     tx.change(HAND_OVER, {"key_id": ask.id, "new_key_id": made.key_id})
     if ask.body.overlap_ms == 0:
@@ -328,9 +331,27 @@ def _refuse_more(caller: Caller, own: Row | None, draft: Draft) -> None:
         raise unfit("FORBIDDEN", beyond)
 
 
+def _refuse_another(tx: Tx, caller: Caller, draft: Draft) -> None:
+    """Refuse FORBIDDEN to make a key that is somebody else whom a grant was given to.
+
+    Who a key is decides which grants it may use, so that would hand out another's permissions.
+    """
+    if draft.identity_id is None or caller.holds(grants.SCOPE):
+        return
+    subject = Subject(kind=KIND_OF[draft.subject_type], id=draft.identity_id)
+    if subject == caller.subject:
+        return
+    named = {"subject_kind": subject.kind, "subject_id": subject.id}
+    tenants = {row["tenant_id"] for row in tx.rows(GRANTED, named)}
+    if tenants if "*" in draft.tenants else tenants & set(draft.tenants):
+        raise unfit("FORBIDDEN", [("/identity_id", f"grants of {subject} are not the caller's")])
+
+
 def _bind(tx: Tx, caller: Caller, draft: Draft, fresh: str, now: Now) -> None:
     """Refuse to bind a grant that is not the caller's to hand out, or of no use to the key."""
-    grant = _may_bind(tx, caller, str(draft.grant_id))
+    grant = grants.found(tx, caller, str(draft.grant_id))
+    if not caller.holds(grants.SCOPE) and grant.subject != caller.subject:
+        raise unfit("FORBIDDEN", [("/grant_id", "the grant is not the caller's to hand out")])
     why = grants.lapse(grant, now)
     if why is not None:
         raise Refused("GRANT_DENIED", why)
@@ -339,20 +360,12 @@ def _bind(tx: Tx, caller: Caller, draft: Draft, fresh: str, now: Now) -> None:
         wrong.append(("/grant_id", f"the grant is of tenant {grant.tenant_id}, the key is not"))
     if draft.worker_id is None:
         subject = Subject(
-            kind=KIND_OF[draft.subject_type],
-            id=draft.identity_id or fresh[: bearer.ID_CHARS],
+            kind=KIND_OF[draft.subject_type], id=draft.identity_id or fresh[: bearer.ID_CHARS]
         )
         if grant.subject != subject:
             wrong.append(("/grant_id", f"the grant is for {grant.subject}, the key is {subject}"))
     if wrong:
         raise unfit("REQUEST_INVALID", wrong)
-
-
-def _may_bind(tx: Tx, caller: Caller, grant_id: str) -> Grant:
-    grant = grants.found(tx, caller, grant_id)
-    if not caller.holds(grants.SCOPE) and grant.subject != caller.subject:
-        raise unfit("FORBIDDEN", [("/grant_id", "the grant is not the caller's to hand out")])
-    return grant
 
 
 def _insert(tx: Tx, fresh: str, caller: Caller, draft: Draft, now: Now) -> KeyMade:

@@ -6,7 +6,7 @@ import pytest
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.identity import grants
+from feltd.identity import grants, pages
 from feltd.identity.principals import LOCAL
 from feltd.model.base import Caller, Subject
 from feltd.model.grant import DEPTH_MAX, Grant, GrantConstraints
@@ -459,7 +459,8 @@ def test_a_list_shows_newest_first_each_once_and_only_ones_own_tenants(house: Ho
 def test_a_page_reads_a_bounded_number_of_rows(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grants, "ROWS_READ_MAX", 4)
+    monkeypatch.setattr(pages, "ROWS_READ_MAX", 4)
+    monkeypatch.setattr(pages, "LIMIT_MAX", 2)
     wanted = house.grant().id
     for _ in range(9):
         house.later(1)

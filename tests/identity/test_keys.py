@@ -124,13 +124,37 @@ def test_a_grant_is_bound_by_who_may_issue_it_or_is_its_subject(house: House) ->
     bound = {"scopes": [], "identity_id": "registrar", "grant_id": grant.id}
 
     maker = admin(house)
-    refused = house.refusal(lambda: house.key(maker, **bound))
+    refused = house.refusal(lambda: house.key(maker, **bound | {"identity_id": None}))
     assert (refused.code, pointers(refused)) == ("FORBIDDEN", ["/grant_id"])
     issuer = admin(house, scopes=["keys:admin", "grants:issue"])
     subject = admin(house, identity_id="registrar")
 
     assert house.key(issuer, **bound).grant_id == grant.id
     assert house.usable(house.caller(subject, **bound)) == grant
+
+
+def test_nobody_makes_a_key_that_is_another_whom_a_grant_was_given_to(house: House) -> None:
+    house.grant("registrar")
+    house.grant("elsewhere", tenant_id="other")
+    over = house.grant("over")
+    house.revoke(over)
+    maker = admin(house)
+    registrar = house.key(identity_id="registrar", scopes=[])
+
+    for verb in (
+        lambda: house.key(maker, scopes=[], identity_id="registrar"),
+        lambda: house.rotate(registrar.key_id, 0, maker),
+    ):
+        refused = house.refusal(verb)
+        assert (refused.code, pointers(refused)) == ("FORBIDDEN", ["/identity_id"])
+    for harmless in ("nobody", "elsewhere", "over"):
+        house.key(maker, scopes=[], identity_id=harmless)
+    house.key(maker, scopes=[], identity_id="registrar", subject_type="agent")
+    everywhere = admin(house, tenants=["*"])
+    refused = house.refusal(
+        lambda: house.key(everywhere, scopes=[], tenants=["*"], identity_id="elsewhere")
+    )
+    assert pointers(refused) == ["/identity_id"]
 
 
 def test_a_grant_of_no_use_to_the_key_is_not_bound(house: House) -> None:
@@ -321,7 +345,7 @@ def test_rotation_gives_nobody_what_he_has_not(house: House) -> None:
     bound = house.key(scopes=[], identity_id="registrar", grant_id=grant.id)
     maker = admin(house)
 
-    for key_id, pointer in ((strong.key_id, "/scopes"), (bound.key_id, "/grant_id")):
+    for key_id, pointer in ((strong.key_id, "/scopes"), (bound.key_id, "/identity_id")):
         refused = house.refusal(lambda k=key_id: house.rotate(k, 0, maker))
         assert (refused.code, pointers(refused)) == ("FORBIDDEN", [pointer])
     assert house.rotate(maker.key_id, 0, maker).scopes == ("keys:admin", "state:read")
@@ -370,8 +394,10 @@ def test_a_list_shows_newest_first_each_once_and_only_keys_wholly_ones_own(house
         house.key(tenants=["acme", "other"])
     house.revoke_key(mine[3])
 
-    for limit in (1, 3, 8, 500):
+    for limit in (1, 2, 3, 8, 500):
         assert listed(house, maker, limit=limit) == mine[::-1]
+    # A page that happens to end with the list says so.
+    assert house.ask(keys.page, maker, PageAsk(limit=8)).after is None
     assert len(listed(house, LOCAL)) == 22
     assert len(listed(house, LOCAL, tenant_id="other")) == 14
 

@@ -231,3 +231,9 @@ def test_a_parked_poll_ends_when_its_key_is_revoked(wire: Wire) -> None:
 
     assert not poll.is_alive()
     assert answers[0].status == 401 or answers[0].body["claims"] == []
+
+
+def test_after_all_this_the_promises_hold_and_the_audit_chain_is_whole(wire: Wire) -> None:
+    ran = wire.daemon.check()
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr

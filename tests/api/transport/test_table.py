@@ -70,6 +70,7 @@ def test_every_text_and_every_list_that_can_be_sent_has_an_end() -> None:
         for at, kind in inputs(of_query=False)  # a query ends with the URL
         if isinstance(kind, inspect.StrType | inspect.VarTupleType | inspect.ListType)
         and kind.max_length is None
+        and not at.endswith("lines[]")  # a log line is cut, not refused
     ]
     assert not endless, endless
 

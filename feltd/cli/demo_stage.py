@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import click
 
@@ -33,8 +33,9 @@ class Failed(click.ClickException):
 
     exit_code = 1
 
-    def format_message(self) -> str:
-        return str(self.message)
+    def show(self, file: Any = None) -> None:
+        """Say it on stderr, as every other error is said."""
+        click.echo(f"error: {self.message}", file, err=True)
 
 
 class Stage:

@@ -51,7 +51,7 @@ def enroll(
     subject = f"enroll-{secrets.token_hex(6)}"
     ends_at_ms = expiry(expires)
     constraints: dict[str, Any] = {} if concurrency is None else {"max_concurrency": concurrency}
-    with connect(data) as client:
+    with connect(data, or_alone=True) as client:
         issued = client.issue_grant(
             subject={"kind": "service", "id": subject},
             tenant_id=tenant,

@@ -74,7 +74,7 @@ def issue(
         "expires_at_ms": expiry(expires),
         **_content(members),
     }
-    with connect(data) as client:
+    with connect(data, or_alone=True) as client:
         _shown(client.issue_grant(**body), as_json)
 
 
@@ -90,7 +90,7 @@ def attenuate(
     data: str | None, as_json: bool, parent: str, subject: str, expires: int | None, **members: Any
 ) -> None:
     """Hand on a part of a grant: each member at most what the parent allows."""
-    with connect(data) as client:
+    with connect(data, or_alone=True) as client:
         of = client.grant(parent)["grant"]
         body = {
             "subject": _subject(subject),
@@ -110,7 +110,7 @@ def attenuate(
 @remote
 def list_(data: str | None, as_json: bool, **query: Any) -> None:
     """List grants, newest first."""
-    with connect(data) as client:
+    with connect(data, or_alone=True) as client:
         found = client.grants(**query)
     if as_json:
         say_json(found)
@@ -125,7 +125,7 @@ def list_(data: str | None, as_json: bool, **query: Any) -> None:
 @remote
 def show(data: str | None, as_json: bool, grant_id: str) -> None:
     """Show one grant with its token."""
-    with connect(data) as client:
+    with connect(data, or_alone=True) as client:
         _shown(client.grant(grant_id), as_json)
 
 
@@ -144,7 +144,7 @@ def extend(
     data: str | None, as_json: bool, grant_id: str, expires: int | None, **members: Any
 ) -> None:
     """Change a grant; what is not named stays. Claims that exceed it afterwards end."""
-    with connect(data) as client:
+    with connect(data, or_alone=True) as client:
         now = client.grant(grant_id)["grant"]
         body = {"expires_at_ms": now["expires_at_ms"], **_kept(now), **_content(members)}
         if expires is not None:
@@ -158,7 +158,7 @@ def extend(
 @remote
 def revoke(data: str | None, as_json: bool, grant_id: str, reason: str | None) -> None:
     """End a grant, its descendants, the keys bound to them and the claims under them."""
-    with connect(data) as client:
+    with connect(data, or_alone=True) as client:
         ended = client.revoke_grant(grant_id, **({"reason": reason} if reason else {}))
     if as_json:
         say_json(ended)

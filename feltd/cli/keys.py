@@ -73,7 +73,7 @@ def create(
         body["subject_type"] = "agent"
     if expires is not None:
         body["expires_at_ms"] = expiry(expires)
-    with connect(data) as client:
+    with connect(data, or_alone=True) as client:
         made = client.create_key(**body)
     show_secret(made, as_json=as_json, key_file=key_file)
 
@@ -82,7 +82,7 @@ def create(
 @remote
 def list_(data: str | None, as_json: bool) -> None:
     """List the keys of your tenants, newest first; no secret is ever shown again."""
-    with connect(data) as client:
+    with connect(data, or_alone=True) as client:
         found = client.keys()
     if as_json:
         say_json(found)
@@ -97,7 +97,7 @@ def list_(data: str | None, as_json: bool) -> None:
 def revoke(data: str | None, as_json: bool, key_id: str | None, named: str | None) -> None:
     """End a key, and the keys it obtained, at once."""
     key_id = _one(key_id, named)
-    with connect(data) as client:
+    with connect(data, or_alone=True) as client:
         client.revoke_key(key_id)
     if as_json:
         say_json({"key_id": key_id, "revoked": True})
@@ -122,7 +122,7 @@ def rotate(
     """Make a successor of a key with the same rights."""
     refuse_existing(key_file)
     key_id = _one(key_id, named)
-    with connect(data) as client:
+    with connect(data, or_alone=True) as client:
         made = client.rotate_key(key_id, overlap)
     show_secret(made, as_json=as_json, key_file=key_file)
 

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from feltd.api.listen import find_local_socket
+from feltd.cli.alone import alone
 from feltd.worker.client import Client
 
 #: A person waits at a prompt: silence is told sooner than a worker would give up.
@@ -33,14 +34,18 @@ class NotServed(click.ClickException):
 
     exit_code = 1
 
-    def format_message(self) -> str:
-        return str(self.message)
+    def show(self, file: Any = None) -> None:
+        """Say it on stderr, as every other error is said."""
+        click.echo(f"error: {self.message}", file, err=True)
 
 
-def connect(data: str | None, *, tenant: str | None = None) -> AbstractContextManager[Client]:
+def connect(
+    data: str | None, *, tenant: str | None = None, or_alone: bool = False
+) -> AbstractContextManager[Client]:
     """A client of the daemon that serves `data`, or of the one at FELTD_URL.
 
-    Without both: the daemon of ./feltd.db. A usage error where neither is there.
+    Without both: the daemon of ./feltd.db. A usage error where neither is there. With `or_alone` a
+    database that nobody serves is served for the length of this command.
     """
     url = os.environ.get("FELTD_URL")
     if data is None and url:
@@ -55,6 +60,8 @@ def connect(data: str | None, *, tenant: str | None = None) -> AbstractContextMa
     if not serves(path):
         if not Path(data).exists():
             raise NotServed(f"no database at {data}: run 'feltd init --data {data}'")
+        if or_alone:
+            return alone(data, tenant=tenant)
         raise NotServed(f"no daemon serves {data}\nnext: start it with 'feltd serve --data {data}'")
     return Client(socket=path, tenant=tenant, patience_ms=PATIENCE_MS)
 

@@ -104,7 +104,7 @@ async def test_a_read_past_its_time_is_ended_and_its_reader_serves_again(
     readers: Readers, reading: object
 ) -> None:
     for _ in range(4):
-        call = readers.read(reading, None, timeout_ms=20)  # type: ignore[arg-type]
+        call = readers.read(reading, None, timeout_ms=150)  # type: ignore[arg-type]
         assert await code_of(call) == "STORAGE_STALLED"  # type: ignore[arg-type]
 
     assert await asyncio.gather(*(readers.read(look, None) for _ in range(8))) == [[]] * 8
@@ -121,11 +121,12 @@ async def test_a_read_nobody_waits_for_is_ended(readers: Readers) -> None:
 
 
 async def test_a_read_that_finds_no_reader_in_time_is_refused(readers: Readers) -> None:
-    calls = [asyncio.create_task(readers.read(endless, None, 300)) for _ in range(2)]
+    calls = [asyncio.create_task(readers.read(endless, None)) for _ in range(2)]
     await asyncio.sleep(0)
 
     assert await code_of(readers.read(look, None, 10)) == "SERVICE_OVERLOADED"  # type: ignore[arg-type]
-    assert [await code_of(call) for call in calls] == ["STORAGE_STALLED"] * 2  # type: ignore[arg-type]
+    for call in calls:
+        call.cancel()
 
 
 async def test_closed_readers_refuse(readers: Readers) -> None:

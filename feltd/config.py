@@ -36,7 +36,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Annotated[str, Meta(min_length=1, description="address to bind")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535, description="TCP port; 0 takes a free one")] = 7610
     fd: Annotated[
-        int | None, Meta(ge=3, description="a listening socket handed in; 0-2 are stdio")
+        Annotated[int, Meta(ge=3)] | None,
+        Meta(description="a listening socket handed in; 0-2 are stdio"),
     ] = None
     namespace: Annotated[
         str,
@@ -297,11 +298,14 @@ def _typed(one: Setting, value: Any) -> Any:
 def _described() -> tuple[Setting, ...]:
     described = []
     for field in msgspec.structs.fields(Config):
-        kind, meta = field.type.__origin__, field.type.__metadata__[0]
-        choices: tuple[str, ...] = ()
-        plain = getattr(kind, "__args__", (kind,))[0] if kind != tuple[str, ...] else tuple
+        kind: Any = field.type.__origin__
+        meta = field.type.__metadata__[0]
+        bounds, choices = meta, ()
+        plain: Any = getattr(kind, "__args__", (kind,))[0] if kind != tuple[str, ...] else tuple
         if isinstance(plain, str):
             choices, plain = kind.__args__, str
+        elif hasattr(plain, "__metadata__"):
+            bounds, plain = plain.__metadata__[0], plain.__origin__
         flag = FLAG_OF.get(field.name, "--" + field.name.replace("_", "-"))
         described.append(
             Setting(
@@ -309,8 +313,8 @@ def _described() -> tuple[Setting, ...]:
                 flag,
                 "FELTD_" + field.name.upper(),
                 plain,
-                meta.ge,
-                meta.le,
+                bounds.ge,
+                bounds.le,
                 choices,
                 field.default,
                 meta.description or "",

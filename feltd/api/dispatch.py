@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from feltd.api import wire
+from feltd.api import problems, wire
 from feltd.api.admission import Admission
 from feltd.api.bodies import Bodies, check_media_type
 from feltd.api.gate import App, Head
@@ -70,6 +70,8 @@ class Dispatch:
         )
         try:
             answer = await self._work(request, scope["feltd.head"], cancel=method not in _READS)
+        except Refused as refused:
+            raise problems.of_noun(refused, route.tag) from refused.__cause__
         finally:
             request.finish()
         if isinstance(answer, Reply):

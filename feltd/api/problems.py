@@ -19,6 +19,12 @@ ALLOW = "allow"
 #: Asked of a client when nobody knows better.
 RETRY_AFTER_DEFAULT_S = 1
 
+_STORAGE_FAILURES = {
+    "worker": "MESH_STORAGE_FAILURE",
+    "workload": "WORKLOAD_STORAGE_FAILURE",
+    "claim": "WORKLOAD_STORAGE_FAILURE",
+}
+
 _EXAMPLE_REQUEST_ID = "0f3c9a52-1"
 _CHARS = re.compile(r"[^\x20-\x7e]")
 
@@ -66,6 +72,17 @@ def render(refused: Refused, request_id: str, *, status: int = 0) -> tuple[int, 
     if row.status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="feltd"'))
     return status, body, headers
+
+
+def of_noun(refused: Refused, noun: str) -> Refused:
+    """A failing storage is told under the code of the noun it failed for.
+
+    A full disk and a foreign lock keep their own codes on every route.
+    """
+    code = _STORAGE_FAILURES.get(noun)
+    if refused.code != "STORAGE_UNAVAILABLE" or code is None:
+        return refused
+    return Refused(code, refused.detail, **refused.facts)
 
 
 def internal() -> Refused:

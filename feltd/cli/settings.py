@@ -1,4 +1,4 @@
-"""The flags of the daemon, made from the table of settings, so that neither can forget the other."""
+"""The flags of the daemon, made from the table of settings: neither can forget the other."""
 
 from collections.abc import Callable
 from pathlib import Path

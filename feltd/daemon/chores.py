@@ -1,4 +1,4 @@
-"""What the keeper does beside the rules: checkpoint, look at disk and WAL, mark, check others' writes.
+"""What the keeper does beside the rules: checkpoint, watch disk and WAL, mark, check writes.
 
 Each is awaited in its round, bounded, and silent when there is nothing to do.
 """

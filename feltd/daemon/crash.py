@@ -1,7 +1,7 @@
 """The hook that tests set with FELTD_TEST_CRASH_AT: the process kills itself around a commit.
 
 Commits count from when the daemon serves. `before:N` dies with the N-th commit written and not
-committed, `after:N` with it on disk and nobody answered yet. Without the variable none of this runs.
+committed, `after:N` with it on disk and nobody answered yet. Without the variable none of it runs.
 """
 
 import os

@@ -57,7 +57,7 @@ class _Run(NamedTuple):
 
 
 async def open_database(config: Config) -> Opened:
-    """Open the database of `config`, whose lock is held. Raises StoreProblem, the file untouched."""
+    """Open the database whose lock is held. Raises StoreProblem, the file untouched."""
     path = config.path
     if not path.exists() and not path.is_symlink():
         raise no_database(path)

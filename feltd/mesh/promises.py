@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from feltd.mesh import events, promised
-from feltd.mesh.promised import PROMISES
+from feltd.mesh.promised import PLAIN, Promise
 from feltd.store import dialect
 from feltd.store.tx import Row, Tx
 
@@ -17,6 +17,36 @@ from feltd.store.tx import Row, Tx
 SHOWN_MAX = 20
 #: Rows of the audit chain read at a time.
 PAGE = 1_000
+
+WITHIN_AUTHORITY = """
+SELECT 'claim beyond the worker' AS what, c.fencing_token AS id, j.value AS capability
+  FROM claims c
+  JOIN workloads w ON w.workload_id = c.workload_id
+  JOIN workers k ON k.worker_id = c.worker_id
+  JOIN json_each(w.capability_snapshot) j
+ WHERE c.ended_at_ms IS NULL
+   AND k.authority_unsettled = 0
+   AND j.value NOT IN (SELECT g.value FROM json_each(k.granted_capabilities) g)
+UNION ALL
+SELECT 'claim under a revoked grant', c.fencing_token, k.authorization_grant_id
+  FROM claims c
+  JOIN workers k ON k.worker_id = c.worker_id
+ WHERE c.ended_at_ms IS NULL
+   AND k.authority_live = 0
+   AND k.authority_unsettled = 0
+UNION ALL
+SELECT 'granted beyond declared or grant', k.worker_id, j.value
+  FROM workers k
+  JOIN json_each(k.granted_capabilities) j
+  LEFT JOIN grants g ON g.grant_id = k.authorization_grant_id
+ WHERE j.value NOT IN (SELECT d.value FROM json_each(k.declared_capabilities) d)
+    OR (g.grant_id IS NOT NULL
+        AND k.authority_unsettled = 0
+        AND g.status = 'ACTIVE'
+        AND NOT EXISTS (SELECT 1
+                          FROM json_each(g.capabilities) a
+                         WHERE a.value = 'worker:capability:' || j.value))
+"""
 
 AUDIT_PAGE = """
 SELECT a.seq, a.kind, a.at_ms, a.wall_at_ms, a.first_event_seq, a.last_event_seq, a.actor,
@@ -53,6 +83,20 @@ NEWEST_TOKEN = """
 SELECT max(c.fencing_token) AS fencing_token
   FROM claims c
 """
+
+
+def _in_order(one: Promise) -> tuple[bool, int]:
+    number = one.id.removeprefix("I")
+    return not number.isdigit(), int(number) if number.isdigit() else 0
+
+
+PROMISES = sorted(
+    (
+        *PLAIN,
+        Promise("I12", "asked within granted, granted within declared and grant", WITHIN_AUTHORITY),
+    ),
+    key=_in_order,
+)
 
 
 class Broken(NamedTuple):

@@ -127,9 +127,7 @@ class Load:
             claim = claims[0] if claims else None
         while claim is not None and not self._stop.is_set():
             self._alive(self.holder)
-            answer = self.again(
-                lambda: self.holder.fenced("renew", claim, lease_ms=HOLD_LEASE_MS)
-            )
+            answer = self.again(lambda: self.holder.fenced("renew", claim, lease_ms=HOLD_LEASE_MS))
             if answer is not None and answer.status != 200:
                 self.wrong.append(f"renew: {answer}")
                 return

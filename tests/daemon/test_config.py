@@ -54,7 +54,9 @@ def test_allowed_origins_of_all_sources_add_up(tmp_path: Path) -> None:
     assert sources["allowed_origins"] == "flag + environment + file"
 
 
-@pytest.mark.parametrize("one", [one for one in settings() if one.kind is int], ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    "one", [one for one in settings() if one.kind is int], ids=lambda o: o.name
+)
 def test_a_number_that_is_none_or_out_of_bounds_names_its_flag(one: object) -> None:
     name, flag, least = one.name, one.flag, one.least  # type: ignore[attr-defined]
     for text in ("x", "", "1.5", "1e3", "9" * 400, " ", "0x10"):

@@ -1,4 +1,4 @@
-"""Every promise that a query asks is found broken when somebody breaks it by hand, and held before."""
+"""Every promise that a query asks is found broken when somebody breaks it by hand."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -171,9 +171,7 @@ def test_a_write_from_an_older_claim_is_found(file: sqlite3.Connection) -> None:
 
 def test_one_key_names_one_workload(file: sqlite3.Connection) -> None:
     file.execute("PRAGMA writable_schema = ON")
-    file.execute(
-        "CREATE TABLE twins AS SELECT * FROM workloads UNION ALL SELECT * FROM workloads"
-    )
+    file.execute("CREATE TABLE twins AS SELECT * FROM workloads UNION ALL SELECT * FROM workloads")
     file.execute("ALTER TABLE workloads RENAME TO singles")
     file.execute("ALTER TABLE twins RENAME TO workloads")
     assert "I14" in broken(file)

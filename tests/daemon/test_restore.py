@@ -1,4 +1,4 @@
-"""An earlier copy of the file put back: it shows, holds nobody to what it believes, and tokens grow."""
+"""An earlier copy of the file put back: it shows, its claims end, and tokens grow."""
 
 import json
 import shutil

@@ -161,7 +161,7 @@ CREATE TABLE claims (
 CREATE UNIQUE INDEX claims_one_live ON claims (workload_id) WHERE ended_at_ms IS NULL;
 CREATE INDEX claims_live_of_worker ON claims (worker_id, fencing_token) WHERE ended_at_ms IS NULL;
 CREATE INDEX claims_of_workload ON claims (workload_id, fencing_token);
-CREATE INDEX claims_of_worker ON claims (worker_id, fencing_token);
+CREATE INDEX claims_ended_of_worker ON claims (worker_id, fencing_token) WHERE ended_at_ms IS NOT NULL;
 CREATE INDEX claims_of_request ON claims (worker_id, request_id) WHERE request_id IS NOT NULL;
 
 CREATE TABLE checkpoints (

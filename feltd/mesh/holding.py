@@ -31,14 +31,31 @@ SELECT x.state
  WHERE x.workload_id = :workload_id
 """
 
+# Live and ended claims of a worker stand in an index each, so that counting the live ones never
+# walks through its history.
 OF_WORKER = """
 SELECT c.fencing_token, c.workload_id, c.number, c.worker_id, c.tenant_id, c.application_id, c.how,
        c.issued_at_ms, c.expires_at_ms, c.started_at_ms, c.ended_at_ms, c.end_kind, c.spent,
        w.state, w.expires_at_ms AS live_expires_at_ms, w.started_at_ms AS live_started_at_ms
   FROM claims c
   JOIN workloads w ON w.workload_id = c.workload_id
- WHERE c.worker_id = :worker_id
-   AND c.fencing_token < :before
+ WHERE c.fencing_token IN (SELECT live.fencing_token
+                             FROM (SELECT l.fencing_token
+                                     FROM claims l
+                                    WHERE l.worker_id = :worker_id
+                                      AND l.fencing_token < :before
+                                      AND l.ended_at_ms IS NULL
+                                    ORDER BY l.fencing_token DESC
+                                    LIMIT :limit) AS live
+                            UNION ALL
+                           SELECT past.fencing_token
+                             FROM (SELECT e.fencing_token
+                                     FROM claims e
+                                    WHERE e.worker_id = :worker_id
+                                      AND e.fencing_token < :before
+                                      AND e.ended_at_ms IS NOT NULL
+                                    ORDER BY e.fencing_token DESC
+                                    LIMIT :limit) AS past)
  ORDER BY c.fencing_token DESC
  LIMIT :limit
 """

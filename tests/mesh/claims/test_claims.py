@@ -398,9 +398,11 @@ def test_no_statement_of_the_claim_path_scans_a_table(mesh: Mesh) -> None:
     for name, text in named.items():
         params = dict.fromkeys(_parameters(text), 0)
         plan = [row["detail"] for row in mesh.conn.execute("EXPLAIN QUERY PLAN " + text, params)]
-        # The list of all claims walks them newest first, which is no scan for one.
+        # The list of all claims walks them newest first, which is no scan for one; `live` and
+        # `past` are one page each of what an index gave.
+        scans = {step for step in plan if step.startswith("SCAN")} - {"SCAN live", "SCAN past"}
         if name != "feltd.mesh.holding.ALL":
-            assert not [step for step in plan if step.startswith("SCAN")], (name, plan)
+            assert not scans, (name, plan)
 
 
 def _parameters(text: str) -> set[str]:

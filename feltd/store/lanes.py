@@ -15,7 +15,6 @@ from typing import Any
 from feltd.clock import Now
 from feltd.store.tx import Tx
 
-
 #: Keep-alive calls in a row while others wait. Without a bound, workers that complete and claim in
 #: one keep-alive exchange after another would leave no turn to whoever only asks for work.
 KEEP_ALIVE_RUN_MAX = 3

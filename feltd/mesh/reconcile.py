@@ -198,7 +198,6 @@ def _commit(
             message=told.failure.message,
             retry_after_ms=told.failure.retry_after_ms,
             on_secret="redact",
-            start=True,
         )
         return outcomes.fail(tx, Ask(ask.caller, fail, workload_id, limits=ask.limits), now)
     result = told.result or Result()

@@ -161,6 +161,16 @@ def test_narrowed_kinds_and_labels_of_the_grant_reach_its_workers(house: House) 
     assert edge.shown().claims == [kept.claim_id]
 
 
+def test_a_claim_of_a_kind_the_grant_no_longer_allows_ends(house: House) -> None:
+    edge = house.worker()
+    [held] = edge.takes()
+
+    after = house.replace(house.grant, constraints={"workload_kinds": ["summarise"]})
+
+    assert after.fenced_claims == (held.claim_id,)
+    assert bytes(edge.shown().workload_kinds) == b'["summarise"]'
+
+
 def test_what_does_not_fit_into_one_transaction_is_fenced_and_ends_later(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from feltd.clock import Now
-from feltd.mesh import due
+from feltd.mesh import due, workers
 from tests.mesh.workers.stories import House
 
 
@@ -241,6 +241,7 @@ def test_every_accepted_call_counts_as_heard_once_a_second(house: House) -> None
     begun_ms = edge.row()["last_seen_at_ms"]
     house.mesh.later(ms=999)
     edge.says("renew", held)
+    house.mesh.run(lambda tx, _, now: workers.heard(tx, edge.id, now))
     assert edge.row()["last_seen_at_ms"] == begun_ms
     house.mesh.later(ms=1)
     edge.says("renew", held)

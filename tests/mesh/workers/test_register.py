@@ -175,6 +175,21 @@ def test_a_grants_constraints_bound_what_registers_under_it(house: House) -> Non
     assert (worker.heartbeat_interval_ms, worker.heartbeat_timeout_ms) == (3_000, 6_000)
 
 
+def test_a_grant_for_no_kind_of_work_is_not_one_for_any(house: House) -> None:
+    barren = house.grant_for("registrar", constraints={"workload_kinds": []})
+
+    assert house.refusal(lambda: house.registers(grant=barren)).code == "WORKER_UNAUTHORIZED"
+
+
+def test_registering_settles_what_a_changed_grant_left_open(house: House) -> None:
+    edge = house.worker()
+    house.mesh.hand("UPDATE workers SET authority_unsettled = 1 WHERE worker_id = :id", id=edge.id)
+
+    house.registers()
+
+    assert edge.row()["authority_unsettled"] == 0
+
+
 def test_trusted_labels_come_only_from_a_grant(house: House) -> None:
     refused = house.refusal(lambda: house.registers(labels={"trusted/zone": "a"}))
 
@@ -274,6 +289,8 @@ def test_a_restart_takes_over_and_the_dead_process_holds_nothing(house: House) -
     assert gone.code == "UNAUTHENTICATED"
     assert gone.facts["reasons"][0]["code"] == "taken_over"
     assert house.refusal(lambda: old.says("complete", held)).code == "UNAUTHENTICATED"
+    key = house.mesh.row("SELECT revoked_reason FROM keys WHERE key_id = :id", id=old.caller.key_id)
+    assert key["revoked_reason"] == "taken_over"
     house.keeps_its_promises()
 
 

@@ -20,14 +20,29 @@ from feltd.store.tx import Row, Tx
 
 #: Claims ended within the transaction that changes the grant: 500 ends take about 20 ms.
 CLAIMS_AT_ONCE = 500
-#: Workers settled within it; most of a fleet holds nothing that exceeds.
-WORKERS_AT_ONCE = 200
+#: Workers that hold nothing and are settled within it, for each grant; the others follow.
+IDLE_AT_ONCE = 100
+#: Workers looked at in one round of the keeper.
+WORKERS_A_ROUND = 200
 
 UNSETTLE = """
 UPDATE workers
    SET authority_unsettled = 1
  WHERE authorization_grant_id = :grant_id
    AND removed_at_ms IS NULL
+"""
+
+HOLDING_OF_GRANT = """
+SELECT k.worker_id
+  FROM workers k
+ WHERE k.authorization_grant_id = :grant_id
+   AND k.authority_unsettled = 1
+   AND EXISTS (SELECT 1
+                 FROM claims c
+                WHERE c.worker_id = k.worker_id
+                  AND c.ended_at_ms IS NULL)
+ ORDER BY k.worker_id
+ LIMIT :limit
 """
 
 UNSETTLED_OF_GRANT = """
@@ -129,18 +144,17 @@ def replace_grant(tx: Tx, ask: Ask[ReplaceGrant], now: Now) -> Regranted:
 
 
 def sweep(tx: Tx, limit: int, now: Now) -> int:
-    """Settle workers of changed grants until about `limit` claims ended; how many workers.
+    """Settle workers of changed grants until `limit` claims ended; how many of both.
 
-    Keeper's; silent and one statement when nothing is left.
+    Keeper's: at least `limit` means that more may be left. One statement when nothing is.
     """
-    settled, left = 0, limit
-    for row in tx.rows(UNSETTLED, {"limit": WORKERS_AT_ONCE}):
-        ended = settle(tx, now, row["worker_id"], limit=left)
-        settled += 1
-        left -= len(ended)
-        if left <= 0:
+    settled, ended = 0, 0
+    for row in tx.rows(UNSETTLED, {"limit": WORKERS_A_ROUND}):
+        if ended >= limit:
             break
-    return settled
+        ended += len(settle(tx, now, row["worker_id"], limit=limit - ended))
+        settled += 1
+    return settled + ended
 
 
 def settle(tx: Tx, now: Now, worker_id: str, *, limit: int | None = None) -> list[str]:
@@ -230,21 +244,26 @@ def room(tx: Tx, grant: Grant | None, worker_id: str) -> None:
 
 def _follow(tx: Tx, now: Now, affected: Affected) -> Regranted:
     """Unsettle the workers of the grants, settle what fits into this transaction."""
-    fenced: list[str] = []
+    # A repeat names no grant as changed; what the first call left is then finished here.
+    grant_ids = affected.grant_ids or (affected.grant_id,)
     for grant_id in affected.grant_ids:
         tx.change(UNSETTLE, {"grant_id": grant_id})
-    settled = 0
-    for grant_id in (affected.grant_id, *affected.grant_ids):
-        left = WORKERS_AT_ONCE - settled
-        for row in tx.rows(UNSETTLED_OF_GRANT, {"grant_id": grant_id, "limit": max(left, 0)}):
-            if len(fenced) < CLAIMS_AT_ONCE:
-                fenced += settle(tx, now, row["worker_id"], limit=CLAIMS_AT_ONCE - len(fenced))
-                settled += 1
-    remaining = 0
-    for grant_id in {affected.grant_id, *affected.grant_ids}:
-        held = tx.row(HELD_UNSETTLED, {"grant_id": grant_id})
-        remaining += 0 if held is None else held["claims"]
-    return Regranted(grant_id=affected.grant_id, fenced_claims=tuple(fenced), remaining=remaining)
+    fenced: list[str] = []
+    # Holders first: the claims of revoked authority are what may not run on.
+    for statement, limit in (
+        (HOLDING_OF_GRANT, CLAIMS_AT_ONCE),
+        (UNSETTLED_OF_GRANT, IDLE_AT_ONCE),
+    ):
+        for grant_id in grant_ids:
+            for row in tx.rows(statement, {"grant_id": grant_id, "limit": limit}):
+                if len(fenced) < CLAIMS_AT_ONCE:
+                    fenced += settle(tx, now, row["worker_id"], limit=CLAIMS_AT_ONCE - len(fenced))
+    held = [tx.row(HELD_UNSETTLED, {"grant_id": grant_id}) for grant_id in grant_ids]
+    return Regranted(
+        grant_id=affected.grant_id,
+        fenced_claims=tuple(fenced),
+        remaining=sum(row["claims"] for row in held if row is not None),
+    )
 
 
 def _left(row: Row, grant: Grant | None) -> terms.Terms | None:

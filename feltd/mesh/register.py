@@ -126,7 +126,11 @@ def register(tx: Tx, ask: Ask[Registering], now: Now) -> Admitted:
     place = _place(ask.caller, told, grant)
     content = _content(ask, grant)
     row = workers.find(tx, place["worker_id"])
-    if row is None or row["removed_at_ms"] is not None or row["lifecycle"] == "OFFLINE":
+    if (
+        row is None
+        or row["lifecycle"] == "OFFLINE"
+        or row["authorization_grant_id"] != (grant and grant.id)
+    ):
         authority.room(tx, grant, place["worker_id"])
     if row is None:
         _insert(tx, now, told, place, content, grant)
@@ -197,12 +201,12 @@ def _place(caller: Caller, told: Registration, grant: Grant | None) -> dict[str,
         application_id = told.application_id or principals.OPEN_TENANT
     else:
         tenant_id, application_id = grant.tenant_id, grant.application_id
-        if told.tenant_id not in (None, tenant_id) or told.application_id not in (
-            None,
-            application_id,
-        ):
-            raise _mismatch()
-        if not caller.may_see(tenant_id):
+        within = (
+            told.tenant_id in (None, tenant_id)
+            and told.application_id in (None, application_id)
+            and caller.may_see(tenant_id)
+        )
+        if not within:
             raise _mismatch()
         if REGISTER not in grant.capabilities:
             raise Refused("WORKER_UNAUTHORIZED", f"the grant does not hold {REGISTER}")

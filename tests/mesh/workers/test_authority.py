@@ -218,7 +218,7 @@ def test_a_half_settled_worker_still_keeps_its_promises(
 
 def test_a_fenced_verb_settles_its_own_worker(house: House, monkeypatch: Any) -> None:
     monkeypatch.setattr(authority, "CLAIMS_AT_ONCE", 0)
-    monkeypatch.setattr(authority, "WORKERS_AT_ONCE", 0)
+    monkeypatch.setattr(authority, "IDLE_AT_ONCE", 0)
     wide = house.grant_for("registrar", may=may("documents.extract", "documents.sign"))
     edge = house.worker(grant=wide, capacity={"concurrency": 4})
     [kept] = edge.takes()

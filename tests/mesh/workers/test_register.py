@@ -206,6 +206,9 @@ def test_a_grant_holds_so_many_workers_at_a_time_its_children_counted(house: Hou
 
     assert (full.code, full.facts["limit"], full.facts["used"]) == ("WORKER_UNAUTHORIZED", 2, 2)
     assert house.registers("one", grant=few).worker.name == "one"
+    house.registers("elsewhere")
+    moving = house.refusal(lambda: house.registers("elsewhere", grant=few))
+    assert moving.code == "WORKER_UNAUTHORIZED"
     house.mesh.later(ms=30_000)
     house.fails_silent()
     assert house.registers("three", grant=child).worker.name == "three"

@@ -26,7 +26,7 @@ KEPT = ("FELTD_KEYRING", "FELTD_NAMESPACE")
 
 @contextmanager
 def alone(data: str, *, tenant: str | None = None) -> Iterator[Client]:
-    """A client of a daemon that is started for it. Where it cannot start, the command ends as it did."""
+    """A client of a daemon started for it; where that cannot start, the command ends as it did."""
     process = subprocess.Popen(
         [sys.executable, "-m", "feltd", "serve", "--data", data, "--port", "0"],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -55,6 +55,8 @@ class Courier:
     def __init__(self, on_settled: Callable[[Held, str], None]) -> None:
         self.waiting: dict[str, Parcel] = {}
         self.under_way: dict[str, Parcel] = {}
+        #: Outcomes that came too late: the next reconciliation leaves them as evidence.
+        self.late: list[Parcel] = []
         self.arrived = asyncio.Event()
         self._on_settled = on_settled
 
@@ -137,6 +139,8 @@ class Courier:
                 "the %s of %s was refused, its work is not accepted: %s: %s",
                 parcel.verb, held.claim_id, code, detail,
             )  # fmt: skip
+            if next == "drop_claim" and parcel.verb != "release":
+                self.late = [*self.late, parcel][-ITEMS_MAX:]
             self._settled(parcel, "")
 
     def reconciled(self, attempt_ids: list[str], *, accepted: bool) -> None:

@@ -138,7 +138,8 @@ class Loop:
         for claim in answer.get("assigned_claims") or ():
             self._given(claim)
         self._lifecycle_is(self.session.lifecycle)
-        if any(not self.desk.knows(one) for one in answer.get("unknown_claims") or ()):
+        unknown = answer.get("unknown_claims") or ()
+        if self.desk.courier.late or any(not self.desk.knows(one) for one in unknown):
             await self._reconcile(anyway=True)
 
     def _lifecycle_is(self, lifecycle: str) -> None:
@@ -308,7 +309,8 @@ class Loop:
             if self.session.lifecycle not in ("OFFLINE", "RECOVERING") and not anyway:
                 return  # another task has done it meanwhile
             courier = self.desk.courier
-            told = results(list(courier.waiting.values()))
+            late = list(courier.late)
+            told = results([*courier.waiting.values(), *late])
             ids = {one["claim_id"] for one in told}
             held = [one for one in self.desk.reported() if one.claim_id not in ids]
             try:
@@ -318,6 +320,7 @@ class Loop:
                     raise Stopped(FAILED, str(refused)) from refused
                 await self._obey(refused)
                 return
+            courier.late = [one for one in courier.late if one not in late]
             self._reconciled(answer)
 
     def _reconciled(self, answer: Json) -> None:

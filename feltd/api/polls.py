@@ -23,8 +23,6 @@ T = TypeVar("T")
 
 #: A wake that got lost costs at most this long.
 LOOK_AGAIN_S = 5.0
-#: A waiter that found work wakes so many others: a burst of work reaches N waiters in log N steps.
-WOKEN_BY_SUCCESS = 2
 #: Reasons of an empty answer that may pass while a poll waits; any other ends it at once.
 PASSING = frozenset({"NO_WORK", "NO_MATCH", "WORKER_FULL", "WORKER_NOT_READY", "WORKER_UNHEALTHY"})
 #: Reasons after which nobody else in the application can find anything either.
@@ -38,7 +36,7 @@ STANDING = frozenset(
 class Waiter:
     """One pull that may have to wait. `poke` makes it look again, now or once it parks."""
 
-    __slots__ = ("_polls", "_wake", "key_id", "pending", "queue", "round", "worker_id")
+    __slots__ = ("_polls", "_wake", "key_id", "looking", "pending", "queue", "round", "worker_id")
 
     def __init__(self, polls: "Polls", worker_id: str, key_id: str) -> None:
         self._polls = polls
@@ -49,13 +47,10 @@ class Waiter:
         self.queue = ""
         #: It was woken and has not looked since.
         self.pending = False
+        #: It looks this moment: what it was woken for is not yet used.
+        self.looking = False
         #: The newest wake of its application it has had.
         self.round = 0
-
-    @property
-    def parked(self) -> bool:
-        """Whether it waits now."""
-        return self._wake is not None
 
     def poke(self) -> None:
         """Look again."""
@@ -112,7 +107,7 @@ class Polls:
         if topic == "ready":
             self._round += 1
             self._newest[key] = self._round
-            self._wake(key, self._round, 1)
+            self._wake(key, self._round)
         elif topic == "worker":
             _poke(self._of_worker, key)
         elif topic == "key":
@@ -138,9 +133,10 @@ class Polls:
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + wait_ms / 1_000
         with Waiter(self, worker_id, request.caller.key_id) as waiter:
-            before = self._round
+            before, waiter.looking = self._round, True
             waiter.queue, answer = await look()
             while True:
+                waiter.looking = False
                 pulled = found(answer)
                 if self._ends(waiter, pulled):
                     return answer
@@ -148,7 +144,7 @@ class Polls:
                 why = await waiter.park(request, max(0, int((ends_at_s - loop.time()) * 1_000)))
                 if why != "ready":
                     return merged(answer, _over(request, pulled, why))
-                before, waiter.pending = self._round, False
+                before, waiter.pending, waiter.looking = self._round, False, True
                 try:
                     _, answer = await look()
                 except Refused as refused:
@@ -189,8 +185,8 @@ class Polls:
                 waiters.pop(waiter, None)
                 if not waiters:
                     del index[key]
-        if waiter.pending and waiter.queue:
-            self._wake(waiter.queue, waiter.round, 1)
+        if waiter.pending or waiter.looking:
+            self._wake(waiter.queue, waiter.round)
         if not self._of_worker and self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -199,10 +195,8 @@ class Polls:
     def _ends(self, waiter: Waiter, pulled: Pulled) -> bool:
         """Whether this answer ends the poll; passes the wake on as far as it may be of use."""
         codes = {reason.code for reason in pulled.reasons}
-        if pulled.claims:
-            self._wake(waiter.queue, waiter.round, WOKEN_BY_SUCCESS)
-        elif waiter.round and not codes & EXHAUSTED:
-            self._wake(waiter.queue, waiter.round, 1)
+        if not codes & EXHAUSTED:
+            self._wake(waiter.queue, waiter.round)
         return bool(pulled.claims) or not codes <= PASSING
 
     def _join(self, waiter: Waiter, before: int) -> None:
@@ -213,25 +207,23 @@ class Polls:
             waiter.round = newest
             waiter.pending = True
 
-    def _wake(self, queue: str, round_: int, count: int) -> None:
-        """Poke the first `count` waiters that have not had this wake, parked ones first."""
-        chosen: list[Waiter] = []
-        busy: list[Waiter] = []
+    def _wake(self, queue: str, round_: int) -> None:
+        """Poke the first waiter that has not had this wake.
+
+        One that is looking this moment looks once more; if it leaves, it passes the wake on.
+        """
         for waiter in self._queues.get(queue, ()):
             if waiter.round < round_:
-                (chosen if waiter.parked else busy).append(waiter)
-                if len(chosen) == count:
-                    break
-        for waiter in (chosen + busy)[:count]:
-            waiter.round = round_
-            waiter.poke()
+                waiter.round = round_
+                waiter.poke()
+                return
 
     async def _look_again(self) -> None:
         while True:
             await asyncio.sleep(LOOK_AGAIN_S)
             self._round += 1
             for queue in tuple(self._queues):
-                self._wake(queue, self._round, 1)
+                self._wake(queue, self._round)
 
 
 def _poke(index: dict[str, dict[Waiter, None]], key: str) -> None:

@@ -82,6 +82,8 @@ class Mesh:
         self.memo: dict[Any, Any] = {}
         self.signals: list[tuple[str, str]] = []
         self.statements = 0
+        #: A story changed rows by hand: promises about them are no longer the rules' to keep.
+        self.by_hand = False
         self._numbers = count(1)
         self.run(lambda tx, _, now: ledger.begin(tx, "instance", now))
 
@@ -136,6 +138,7 @@ class Mesh:
 
     def hand(self, sql: str, **params: Any) -> None:
         """A change typed by hand."""
+        self.by_hand = True
         self.conn.execute(sql, params)
 
     def _commit(self, tx: Tx) -> None:
@@ -161,7 +164,7 @@ class Mesh:
         body = register.Registering(registration=convert(told, Registration))
         worker_id = self.ask(register.register, body).answer.worker.worker_id
         self.run(lambda tx, _, now: lifecycle.make_ready(tx, worker_id))
-        self.hand("UPDATE workers SET health = 'HEALTHY' WHERE worker_id = :id", id=worker_id)
+        self.conn.execute("UPDATE workers SET health = 'HEALTHY' WHERE worker_id = ?", [worker_id])
         return worker_id
 
     def workload(self, **members: Any) -> str:

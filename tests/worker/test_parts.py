@@ -1,0 +1,194 @@
+"""The parts of a worker that talk to nobody: pauses, leases, endings, outcomes on their way."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from feltd.clock import boot_ms
+from feltd.worker import Permanent, Transient, refusal
+from feltd.worker.courier import Courier, items, results
+from feltd.worker.failures import OUTPUT_BYTES_MAX, failed, raised, returned
+from feltd.worker.leases import Held, LeaseView
+from feltd.worker.transport import PAUSE_MAX_S, pause_s
+
+
+def claim(token: int = 17, expires_at_ms: int = 30_000, **members: Any) -> dict[str, Any]:
+    return {
+        "claim_id": f"claim_{token}",
+        "attempt_id": f"attempt_{token}",
+        "workload_id": f"workload_{token}",
+        "definition_id": "extract",
+        "fencing_token": token,
+        "expires_at_ms": expires_at_ms,
+        **members,
+    }
+
+
+def held(token: int = 17, left_ms: int = 30_000) -> Held:
+    leases = LeaseView()
+    leases.saw(boot_ms(), 1_000_000)
+    return Held(claim(token, 1_000_000 + left_ms), left_ms, leases)
+
+
+def test_a_pause_is_never_shorter_than_retry_after_and_never_the_same_for_all() -> None:
+    """BC-058: clients that are told one time do not come back in one moment."""
+    told = [pause_s(1, 3.0, chance / 10) for chance in range(10)]
+    assert min(told) >= 3.0
+    assert len(set(told)) == 10
+    assert all(0 < pause_s(tries, None, 1.0) <= PAUSE_MAX_S for tries in range(1, 100))
+    assert pause_s(1, None, 0.5) < pause_s(5, None, 0.5)
+
+
+def test_a_lease_instant_is_never_put_later_here_than_it_is() -> None:
+    leases = LeaseView()
+    sent_ms = boot_ms()
+    leases.saw(sent_ms, 5_000)
+
+    assert leases.here(8_000, 0) == sent_ms + 3_000
+
+
+def test_a_lease_is_renewed_at_a_third_and_given_up_at_two_thirds() -> None:
+    one = held(left_ms=30_000)
+    now_ms = boot_ms()
+
+    assert now_ms + 9_000 < one.renew_ms < now_ms + 11_000
+    assert now_ms + 19_000 < one.give_up_ms < now_ms + 21_000
+
+
+def test_a_lost_claim_stays_lost_whatever_is_said_later() -> None:
+    one = held()
+    one.stop("cancel")
+    one.stop("lost")
+    one.stop("shutdown")
+
+    assert one.stopping == "lost"
+    assert one.stopped.is_set()
+
+
+def test_what_a_handler_raises_decides_how_its_attempt_ends() -> None:
+    assert raised(Transient("soon", 500)).body == {
+        "kind": "transient", "message": "soon", "retry_after_ms": 500,
+    }  # fmt: skip
+    assert raised(Permanent("never")).body["kind"] == "execution_error"
+    for error in (ConnectionError("gone"), TimeoutError(), OSError("disk")):
+        assert raised(error).body["kind"] == "transient"
+    other = raised(ValueError("no page"))
+    assert other.body == {"kind": "execution_error", "message": "ValueError: no page"}
+    assert "Transient" in other.hint
+
+
+def test_an_output_that_cannot_be_stored_fails_the_attempt_in_words() -> None:
+    assert returned({"a": [1, None]}).verb == "complete"
+    assert returned({1, 2}.__iter__()).verb == "fail"
+    assert "bytes" in returned("x" * OUTPUT_BYTES_MAX).body["message"]
+    assert "\x00" not in failed("a", "b\x00c").body["message"]
+
+
+def test_an_answer_that_is_no_problem_document_is_still_a_refusal() -> None:
+    proxy = refusal.read(502, b"<html>bad gateway</html>", None)
+    assert (proxy.code, proxy.next) == ("HTTP_502", "repeat")
+    odd = refusal.read(418, b"[1]", "soon")
+    assert (odd.code, odd.next, odd.retry_after_s) == ("HTTP_418", "ask_operator", None)
+    body = {"code": "NEW_CODE", "next": "wait", "detail": "d", "eligible_at_ms": 5}
+    new = refusal.read(409, json.dumps(body).encode(), "7")
+    assert (new.code, new.next, new.retry_after_s) == ("NEW_CODE", "wait", 7.0)
+    assert new.facts["eligible_at_ms"] == 5
+
+
+class Clerk:
+    """Hands outcomes to a courier and keeps what it settles."""
+
+    def __init__(self) -> None:
+        self.settled: list[tuple[str, str]] = []
+        self.courier = Courier(lambda one, state: self.settled.append((one.claim_id, state)))
+
+    def answer(self, **outcome: Any) -> None:
+        """Load what may go, and have the daemon say this of each."""
+        parcels = self.courier.load(hurry=True)
+        lists = items(parcels, "worker_a")
+        said = [
+            {"op": verb, "claim_id": item["claim_id"], **outcome}
+            for verb, of in lists.items()
+            for item in of
+        ]
+        self.courier.settle(parcels, said)
+
+
+@pytest.fixture
+def clerk() -> Clerk:
+    return asyncio.run(_clerk())
+
+
+async def _clerk() -> Clerk:
+    return Clerk()
+
+
+def test_an_outcome_goes_again_until_the_daemon_has_said_something_of_it(clerk: Clerk) -> None:
+    clerk.courier.hand(held(), returned("done"))
+    clerk.courier.settle(clerk.courier.load(), [])
+    clerk.answer(ok=False, code="STORAGE_BUSY", next="repeat")
+    assert clerk.settled == []
+    clerk.answer(ok=True, state="COMPLETED")
+
+    assert clerk.settled == [("claim_17", "COMPLETED")]
+    assert len(clerk.courier) == 0
+
+
+def test_a_result_that_does_not_fit_becomes_a_failure_that_says_so(clerk: Clerk) -> None:
+    clerk.courier.hand(held(), returned("done"))
+    clerk.answer(ok=False, code="WORKLOAD_INVALID", next="fix_request", detail="too deep")
+    [parcel] = clerk.courier.load(hurry=True)
+
+    assert parcel.verb == "fail"
+    assert "too deep" in parcel.body["message"]
+
+
+def test_a_failure_that_is_refused_again_and_again_ends_as_a_release(clerk: Clerk) -> None:
+    clerk.courier.hand(held(), failed("execution_error", "…"))
+    for _ in range(2):
+        clerk.answer(ok=False, code="WORKLOAD_INVALID", next="fix_request", detail="no")
+    [parcel] = clerk.courier.load(hurry=True)
+
+    assert parcel.verb == "release"
+
+
+def test_a_text_that_looks_like_a_secret_is_sent_again_to_be_redacted(clerk: Clerk) -> None:
+    clerk.courier.hand(held(), failed("execution_error", "password=abcdefgh"))
+    clerk.answer(ok=False, code="WORKLOAD_SECRET_IN_TEXT", next="fix_request")
+    [parcel] = clerk.courier.load(hurry=True)
+
+    assert parcel.body["on_secret"] == "redact"
+
+
+def test_a_result_that_came_too_late_is_kept_as_evidence(clerk: Clerk) -> None:
+    clerk.courier.hand(held(), returned("late"))
+    clerk.answer(ok=False, code="WORKLOAD_STALE_FENCE", next="drop_claim")
+    told = results(clerk.courier.late)
+
+    assert clerk.settled == [("claim_17", "")]
+    assert [one["attempt_id"] for one in told] == ["attempt_17"]
+    assert told[0]["outcome"] == "completed"
+
+
+def test_a_load_stays_within_what_one_exchange_may_carry(clerk: Clerk) -> None:
+    for token in range(1, 5):
+        clerk.courier.hand(held(token), returned("x" * 500_000))
+    for token in range(5, 300):
+        clerk.courier.hand(held(token), returned(1))
+    loads = []
+    while parcels := clerk.courier.load():
+        loads.append(parcels)
+
+    assert all(sum(one.bytes for one in load) <= 900 * 1024 for load in loads)
+    assert all(len(load) <= 256 for load in loads)
+    assert sum(map(len, loads)) == 299
+
+
+def test_after_a_refusal_of_the_whole_exchange_each_item_goes_alone(clerk: Clerk) -> None:
+    for token in (1, 2, 3):
+        clerk.courier.hand(held(token), returned(token))
+    clerk.courier.put_back(clerk.courier.load(), alone=True)
+
+    assert [len(clerk.courier.load()) for _ in range(3)] == [1, 1, 1]

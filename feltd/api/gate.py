@@ -168,10 +168,19 @@ class Gate:
             return  # it already began; the server cuts what is not whole
         if refused.code in _CLOSING:
             answer.head.close = True
-        status, body, headers = problems.render(refused, scope["feltd.request_id"])
+        try:
+            status, body, headers = problems.render(refused, scope["feltd.request_id"])
+        except Exception:
+            log.error("refusal cannot be written", code=refused.code, exc_info=True)
+            refused = problems.internal()
+            status, body, headers = problems.render(refused, scope["feltd.request_id"])
         committed = refused.facts.get("committed", False) if status == 503 else None
         self._observer.refused(scope["feltd.operation"], refused.code, committed)
         if scope["type"] == "websocket":
+            headers += [
+                (b"x-request-id", answer.head.request_id),
+                (b"feltd-protocol", PROTOCOL),
+            ]
             await _refuse_websocket(scope, send, status, body, headers)
             return
         await answer({"type": "http.response.start", "status": status, "headers": headers})

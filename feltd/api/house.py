@@ -10,8 +10,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+from feltd.api.listen import ServerSettings
 
 #: The operator's socket has room of its own: a flood on the network must not lock him out.
 LOCAL_CONNECTIONS_MAX = 128
@@ -27,28 +28,6 @@ ACCEPT, HEAD, BUSY, IDLE, CLOSING, LINGER = range(6)
 _NEVER = float("inf")
 
 log = logging.getLogger("feltd.server")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
-    """Where to listen and what a connection may cost. `fd` comes before host and port."""
-
-    host: str = "127.0.0.1"
-    port: int = 7610
-    fd: int | None = None
-    #: The operator's own socket (listen.local_socket_path); None: none.
-    local_path: str | None = None
-    max_connections: int = 2_048
-    max_connections_per_address: int = 512
-    graceful_ms: int = 10_000
-    #: Above a worker's heartbeat interval and the longest poll, or each beat opens a connection.
-    keep_alive_ms: int = 75_000
-    #: From the first byte (the first time: from the accept) to the end of a request's head.
-    head_deadline_ms: int = 10_000
-    #: A client that takes nothing of its answer for this long is cut.
-    drain_deadline_ms: int = 10_000
-    tls_cert: str | None = None
-    tls_key: str | None = None
 
 
 class Line:

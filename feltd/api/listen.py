@@ -8,6 +8,7 @@ import hashlib
 import os
 import resource
 import socket
+import ssl
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,13 +27,47 @@ class ListenProblem(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listening socket, as the number of its file, and what to call it."""
+    """A listening socket, as the number of its file, what to call it, and its TLS."""
 
     fd: int
     url: str
+    tls: ssl.SSLContext | None = None
 
 
-def listen_tcp(host: str, port: int, *, tls: bool = False) -> Listener:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Where to listen and what a connection may cost. `fd` comes before host and port."""
+
+    host: str = "127.0.0.1"
+    port: int = 7610
+    fd: int | None = None
+    #: The operator's own socket (listen.local_socket_path); None: none.
+    local_path: str | None = None
+    max_connections: int = 2_048
+    max_connections_per_address: int = 512
+    graceful_ms: int = 10_000
+    #: Above a worker's heartbeat interval and the longest poll, or each beat opens a connection.
+    keep_alive_ms: int = 75_000
+    #: From the first byte (the first time: from the accept) to the end of a request's head.
+    head_deadline_ms: int = 10_000
+    #: A client that takes nothing of its answer for this long is cut.
+    drain_deadline_ms: int = 10_000
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+
+def listen(settings: ServerSettings) -> Listener:
+    """The daemon's main listener. Raises ListenProblem before anything listens."""
+    raise_file_limit(settings.max_connections)
+    tls = None
+    if settings.tls_cert is not None:
+        tls = tls_context(settings.tls_cert, settings.tls_key)
+    if settings.fd is not None:
+        return adopt(settings.fd, tls)
+    return listen_tcp(settings.host, settings.port, tls)
+
+
+def listen_tcp(host: str, port: int, tls: ssl.SSLContext | None = None) -> Listener:
     """Bind and listen on one address; port 0 takes any. Raises ListenProblem."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
@@ -48,10 +83,10 @@ def listen_tcp(host: str, port: int, *, tls: bool = False) -> Listener:
     except OSError as problem:
         listening.close()
         raise ListenProblem(f"cannot listen on {host}:{port}: {problem.strerror}") from None
-    return Listener(*_detached(listening, tls=tls))
+    return _detached(listening, tls)
 
 
-def adopt(fd: int, *, tls: bool = False) -> Listener:
+def adopt(fd: int, tls: ssl.SSLContext | None = None) -> Listener:
     """A socket handed over by `--fd` or systemd. Raises ListenProblem unless it listens."""
     try:
         listening = socket.socket(fileno=fd)
@@ -63,7 +98,7 @@ def adopt(fd: int, *, tls: bool = False) -> Listener:
     ):
         listening.detach()
         raise ListenProblem(f"--fd {fd} is not a listening stream socket")
-    return Listener(*_detached(listening, tls=tls))
+    return _detached(listening, tls)
 
 
 def listen_local(path: str) -> Listener:
@@ -88,7 +123,7 @@ def listen_local(path: str) -> Listener:
         if problem.errno == errno.EADDRINUSE:
             raise ListenProblem(f"{path} is in the way: remove it or move it") from None
         raise ListenProblem(f"cannot listen on {path}: {problem.strerror}") from None
-    return Listener(*_detached(listening, tls=False))
+    return _detached(listening, None)
 
 
 def local_socket_path(database_path: str, uid: int | None = None) -> str:
@@ -137,6 +172,19 @@ def raise_file_limit(connections_max: int) -> int:
     return hard
 
 
+def tls_context(cert_path: str, key_path: str | None) -> ssl.SSLContext:
+    """TLS 1.2 or later, HTTP/1.1 alone on offer. Raises ListenProblem when the files do not fit."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(cert_path, key_path)
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise ListenProblem(f"--tls-cert {cert_path} with its key cannot be used: {why}") from None
+    return context
+
+
 def _prepare_folder(path: str) -> None:
     folder = os.path.dirname(path)
     uid = os.geteuid()
@@ -150,11 +198,11 @@ def _prepare_folder(path: str) -> None:
         raise ListenProblem(f"{folder} is not a private folder of this user: remove it")
 
 
-def _detached(listening: socket.socket, *, tls: bool) -> tuple[int, str]:
+def _detached(listening: socket.socket, tls: ssl.SSLContext | None) -> Listener:
     name = listening.getsockname()
     if listening.family == socket.AF_UNIX:
         url = f"unix:{name}"
     else:
         host = f"[{name[0]}]" if ":" in name[0] else name[0]
         url = f"{'https' if tls else 'http'}://{host}:{name[1]}"
-    return listening.detach(), url
+    return Listener(listening.detach(), url, tls)

@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from feltd.api import openapi, problems
-from feltd.api.request import Reply, Request, reply
+from feltd.api import openapi, problems, wire
+from feltd.api.request import Reply, Request, reply, text_reply
 from feltd.api.routes import Route
 
 
@@ -38,8 +38,8 @@ async def describe_api(request: Request) -> Reply:
     table = request.scope["app"].table
     page = table.pages.get(version)
     if page is None:
-        page = table.pages[version] = openapi.document(table.routes, version)
-    return reply(200, page)
+        page = table.pages[version] = wire.encode(openapi.document(table.routes, version))
+    return text_reply(200, page, "application/json")
 
 
 ROUTES = (

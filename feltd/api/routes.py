@@ -76,7 +76,7 @@ class Routes:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
         #: Pages made from the table, by name, each made when first asked for.
-        self.pages: dict[str, Any] = {}
+        self.pages: dict[str, bytes] = {}
         self._static: dict[str, dict[str, Route]] = {}
         self._shapes: dict[int, dict[tuple[int, ...], _Shape]] = {}
         for route in self.routes:

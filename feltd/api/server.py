@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from ssl import SSLError
+from ssl import SSLContext, SSLError
 from typing import Any
 from wsgiref.handlers import format_date_time
 
@@ -28,9 +28,9 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
 from feltd.api.early import HEAD_BYTES_MAX, early_answer, late_head
-from feltd.api.house import LINGER, House, Line, ServerSettings, log, started_elsewhere
+from feltd.api.house import LINGER, House, Line, log, started_elsewhere
 from feltd.api.inbox import Inbox
-from feltd.api.listen import BACKLOG, Listener, adopt, listen_local, listen_tcp, raise_file_limit
+from feltd.api.listen import BACKLOG, Listener, ServerSettings, listen, listen_local
 from feltd.api.request import LOCAL, ON_GONE
 
 __all__ = ["Server", "ServerSettings"]
@@ -72,12 +72,7 @@ class Server:
         closed: idle connections at once, calls at work when they are answered or by force.
         """
         settings = self._house.settings
-        raise_file_limit(settings.max_connections)
-        tls = settings.tls_cert is not None
-        if settings.fd is not None:
-            main = adopt(settings.fd, tls=tls)
-        else:
-            main = listen_tcp(settings.host, settings.port, tls=tls)
+        main = listen(settings)
         path = settings.local_path
         local = listen_local(path) if path is not None else None
         vars(hypercorn.asyncio.run)["TCPServer"] = Connection
@@ -120,7 +115,6 @@ class HouseConfig(Config):
         #: Told by the listener alone: another Unix socket is no operator's.
         self.local = local
         self.bind = [f"fd://{listener.fd}"]
-        self.alpn_protocols = ["http/1.1"]
         self.backlog = BACKLOG
         self.errorlog = log
         self.accesslog = None
@@ -131,9 +125,17 @@ class HouseConfig(Config):
         self.ssl_handshake_timeout = settings.head_deadline_ms / 1000
         self.websocket_ping_interval = 20
         self.websocket_max_message_size = 1024 * 1024
-        if not local and settings.tls_cert is not None:
-            self.certfile, self.keyfile = settings.tls_cert, settings.tls_key
+        self._tls = listener.tls
         self._date = (0, b"")
+
+    @property
+    def ssl_enabled(self) -> bool:
+        """Whether this listener speaks TLS."""
+        return self._tls is not None
+
+    def create_ssl_context(self) -> SSLContext | None:
+        """Ours: its files were tried before anything listened."""
+        return self._tls
 
     @property
     def keep_alive_max_requests(self) -> int:  # type: ignore[override]

@@ -139,6 +139,10 @@ async def overloaded(request: Request) -> Reply:
     raise Refused("OUTCOME_UNKNOWN", "the call ran past its deadline", committed="unknown")
 
 
+async def unwritable(request: Request) -> Reply:
+    raise Refused("WORKLOAD_NOT_READY", "it is not waiting", reasons=object())
+
+
 async def worker(request: Request) -> Reply:
     return reply(200, request.path_params)
 
@@ -188,6 +192,7 @@ ROUTES = (
     _route("GET", "/v1/large", large, query=LargeQuery),
     _route("POST", "/v1/fault", fault),
     _route("POST", "/v1/unknown", overloaded),
+    _route("POST", "/v1/unwritable", unwritable),
     _route("GET", "/v1/workers/{id}", worker),
     _route("GET", "/v1/workers/all", all_workers),
     _route("DELETE", "/v1/workers/{id}", empty),

@@ -148,6 +148,11 @@ def test_a_fault_answers_500_names_itself_in_the_log_and_shows_nothing(house: Ho
     assert house.call("GET", "/health").status == 200
 
 
+def test_a_refusal_that_cannot_be_written_is_a_fault_and_still_an_answer(house: House) -> None:
+    answer = house.call("POST", "/v1/unwritable")
+    assert (answer.status, answer.code) == (500, "INTERNAL")
+
+
 def test_a_path_that_is_not_and_a_method_that_is_not(house: House) -> None:
     assert house.call("GET", "/v1/nothing").code == "ROUTE_NOT_FOUND"
     wrong = house.call("PUT", "/v1/workers/all")

@@ -181,30 +181,69 @@ def test_a_websocket_where_there_is_none_is_refused_like_any_path(loop_kind: str
         answer = house.connect().send(handshake).answer()
 
     assert (answer.status, answer.code) == (404, "ROUTE_NOT_FOUND")
+    assert answer.headers["feltd-protocol"] == "1"
 
 
-@pytest.mark.needs("openssl")
-def test_tls_clients_are_offered_http_1_1_alone(loop_kind: str, tmp_path: Path) -> None:
+@pytest.fixture
+def certificate(tmp_path: Path) -> dict[str, str]:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     making = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
     making += ["-nodes", "-subj", "/CN=localhost", "-days", "1", "-out", cert, "-keyout", key]
     subprocess.run(making, check=True, capture_output=True)
-    client = ssl.create_default_context()
-    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
-    client.set_alpn_protocols(["h2", "http/1.1"])
+    return {"tls_cert": str(cert), "tls_key": str(key)}
 
-    with serving(loop_kind, tls_cert=str(cert), tls_key=str(key), head_deadline_ms=500) as house:
+
+@pytest.fixture
+def client() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    return context
+
+
+@pytest.mark.needs("openssl")
+def test_tls_clients_are_offered_http_1_1_alone(
+    loop_kind: str, certificate: dict[str, str], client: ssl.SSLContext
+) -> None:
+    with serving(loop_kind, **certificate) as house:
         assert house.url.startswith("https://")
-        talk = house.connect(tls=client)
-        assert isinstance(talk.sock, ssl.SSLSocket)
-        assert talk.sock.selected_alpn_protocol() == "http/1.1"
-        assert talk.send(HEALTH).answer().status == 200
-        talk.send(request("GET", "/health", X="y" * 20_000))
-        assert talk.answer().status == 413
-        # One that never shakes hands holds its place no longer than the head's deadline.
-        assert house.connect().ended()
-        talk.close()
+        for _ in range(20):
+            talk = house.connect(tls=client)
+            assert isinstance(talk.sock, ssl.SSLSocket)
+            assert talk.sock.selected_alpn_protocol() == "http/1.1"
+            assert talk.send(HEALTH).answer().status == 200
+            assert talk.send(request("GET", "/v1/large?bytes=5000000")).answer().status == 200
+            talk.send(request("GET", "/health", X="y" * 20_000))
+            assert talk.answer().status == 413
+            talk.close()
         house.eventually(lambda: house.server.connections == 0)
+
+
+@pytest.mark.needs("openssl")
+def test_who_does_not_shake_hands_is_waited_for_no_longer_than_a_head(
+    loop_kind: str, certificate: dict[str, str], client: ssl.SSLContext
+) -> None:
+    with serving(loop_kind, head_deadline_ms=500, **certificate) as house:
+        assert house.connect().ended()
+        assert house.connect(tls=client).send(HEALTH).answer().status == 200
+
+
+@pytest.mark.needs("openssl")
+def test_a_certificate_with_its_key_in_the_same_file_is_never_served_without_tls(
+    loop_kind: str, certificate: dict[str, str], client: ssl.SSLContext, tmp_path: Path
+) -> None:
+    both = tmp_path / "both.pem"
+    both.write_bytes(b"".join(Path(path).read_bytes() for path in certificate.values()))
+    with serving(loop_kind, tls_cert=str(both)) as house:
+        assert house.connect(tls=client).send(HEALTH).answer().status == 200
+
+
+def test_a_certificate_that_is_none_is_a_plain_sentence(tmp_path: Path) -> None:
+    wrong = tmp_path / "cert.pem"
+    wrong.write_text("not a certificate")
+    for path in (str(wrong), str(tmp_path / "missing.pem")):
+        with pytest.raises(ListenProblem, match="--tls-cert"), serving(tls_cert=path):
+            pass
 
 
 def test_a_head_that_drips_is_answered_408_and_cut(loop_kind: str) -> None:

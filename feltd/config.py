@@ -97,6 +97,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allowed_origins: Annotated[
         tuple[str, ...], Meta(description="exact origins browsers may call from; they add up")
     ] = ()
+    audit: Annotated[
+        str | None, Meta(description="append each audit row to this file, one JSON a line")
+    ] = None
     metrics_open: Annotated[bool, Meta(description="/metrics without a key")] = False
     keyring: Annotated[
         str | None, Meta(description="signing keys; default signing.keyring beside the database")
@@ -119,6 +122,11 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def path(self) -> Path:
         """The database file, absolute."""
         return Path(self.data).absolute()
+
+    @property
+    def audit_path(self) -> Path | None:
+        """The file audit rows are appended to, absolute."""
+        return None if self.audit is None else Path(self.audit).absolute()
 
     @property
     def keyring_path(self) -> Path:

@@ -5,8 +5,10 @@ into the stack of layers.
 """
 
 import asyncio
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from feltd.api import (
@@ -19,14 +21,17 @@ from feltd.api import (
     workers,
     workloads,
 )
+from feltd.api.dispatch import Authenticate
 from feltd.api.door import Door
 from feltd.api.health import Health, Shared
 from feltd.api.metrics import Metrics
 from feltd.api.polls import Polls
+from feltd.api.request import Request
 from feltd.api.routes import Route
 from feltd.api.stack import Stack, StackSettings, build
 from feltd.clock import LeaseClock
 from feltd.config import Config
+from feltd.errors import Refused
 from feltd.identity.keyring import Keyring
 from feltd.store.probe import Probe
 from feltd.store.readers import Readers
@@ -69,13 +74,38 @@ def routes(config: Config) -> tuple[Route, ...]:
     )
 
 
+def behind_proxy(networks: tuple[str, ...], door: Authenticate) -> Authenticate:
+    """The door, for calls that came from a trusted proxy or from this machine alone.
+
+    Without networks it is the door itself. Refuses FORBIDDEN: a key sent in clear text past the
+    proxy must not become a habit.
+    """
+    if not networks:
+        return door
+    trusted = [ipaddress.ip_network(network) for network in networks]
+
+    @lru_cache(1_024)
+    def passes(address: str) -> bool:
+        found = ipaddress.ip_address(address)
+        # A socket for both families shows IPv4 peers inside IPv6.
+        found = getattr(found, "ipv4_mapped", None) or found
+        return found.is_loopback or any(found in network for network in trusted)
+
+    async def authenticate(request: Request) -> None:
+        if not request.local and request.client_address and not passes(request.client_address):
+            raise Refused("FORBIDDEN", "calls from this address must come through the proxy")
+        await door(request)
+
+    return authenticate
+
+
 def application(context: Context, lifespan: Any = None) -> Stack:
     """The ASGI application over `context`, which holds it as `stack` afterwards."""
     config = context.config
     context.stack = build(
         routes(config),
         app=context,
-        authenticate=context.door.authenticate,
+        authenticate=behind_proxy(config.trust_proxy, context.door.authenticate),
         stop=context.stop,
         settings=StackSettings(
             max_in_flight=config.max_in_flight,

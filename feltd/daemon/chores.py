@@ -11,6 +11,7 @@ import structlog
 from feltd.api.health import DISK_FREE_BYTES_MIN, WAL_BYTES_MAX
 from feltd.api.metrics import free_bytes
 from feltd.clock import Now
+from feltd.daemon.auditfile import AuditFile
 from feltd.identity import keys
 from feltd.keeper import Chore, Entry, rules
 from feltd.mesh import ledger, promises
@@ -40,6 +41,7 @@ def table(daemon: "Daemon") -> tuple[Entry | Chore, ...]:
         Chore("note_key_use", NOTE_KEY_USE_EVERY_MS, chores.note_key_use),
         Chore("check_foreign_writes", 0, chores.check_foreign_writes),
         Chore("mark", 0, chores.mark),
+        *((Chore("audit_file", 0, chores.audit_file),) if daemon.config.audit else ()),
     )
 
 
@@ -48,6 +50,7 @@ class Chores:
 
     def __init__(self, daemon: "Daemon") -> None:
         self._daemon = daemon
+        self._audit = None if (path := daemon.config.audit_path) is None else AuditFile(path)
 
     async def checkpoint(self) -> None:
         """Move committed pages into the file, where some wait."""
@@ -84,6 +87,18 @@ class Chores:
         found = await daemon.readers.read(ledger.read, None)
         lease_ms = daemon.opened.clock.now().lease_ms
         await asyncio.to_thread(daemon.opened.marker.follow, found, lease_ms)
+
+    async def audit_file(self) -> None:
+        """Append the audit rows that are new to the file the operator named."""
+        assert self._audit is not None
+        if self._audit.seq is None:
+            await asyncio.to_thread(self._audit.resume)
+        while True:
+            rows = await self._daemon.readers.read(ledger.audit_after, self._audit.seq or 0)
+            if rows:
+                await asyncio.to_thread(self._audit.append, rows)
+            if len(rows) < ledger.AUDIT_ROWS:
+                return
 
     async def check_foreign_writes(self) -> None:
         """Ask every promise after another program has written to the file."""

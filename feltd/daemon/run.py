@@ -74,6 +74,8 @@ class Daemon:
         ListenProblem when the start fails.
         """
         raise_file_limit(self.config.max_connections)
+        if self.config.fd is not None:
+            start.refuse_open_socket(self.config, self.config.fd)
         keys = _keyring(self.config)
         self.opened = await start.open_database(self.config)
         self._make_writer()
@@ -108,7 +110,6 @@ class Daemon:
             on_fatal=self._die,
             observer=self.metrics,
         )
-        self.writer.slow_commit_ms = self._hooks.slow_commit_ms
         self.metrics.on_shed_keep_alive = self.writer.note_shed_keep_alive
 
     def _make_context(self, keys: keyring.Keyring) -> None:
@@ -167,6 +168,7 @@ class Daemon:
             notify("READY=1", f"STATUS=serving {url}")
             found = self.health.finding
             log.info("serving", url=url, database=str(self.config.path), storage=found.label)
+            self.writer.slow_commit_ms = self._hooks.slow_commit_ms
             if isinstance(self.metrics, CrashPoint):
                 self.metrics.serving()
             on_ready(url)

@@ -7,6 +7,8 @@ with the way out, and the file is as it was.
 """
 
 import asyncio
+import os
+import socket
 import sqlite3
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +17,7 @@ import structlog
 
 from feltd.api.health import CLEAN, RECOVERED, Finding
 from feltd.clock import LeaseClock, wall_ms
-from feltd.config import Config
+from feltd.config import Config, ConfigProblem, refuse_open_bind
 from feltd.daemon.marks import Marker
 from feltd.daemon.place import no_database
 from feltd.errors import Refused
@@ -92,6 +94,23 @@ async def open_database(config: Config) -> Opened:
         run.schema_version,
         check and not before,
     )
+
+
+def refuse_open_socket(config: Config, fd: int) -> None:
+    """A socket that is handed in is held to the rule of --host. Raises StoreProblem.
+
+    What is no socket is refused where it is listened on.
+    """
+    try:
+        with socket.socket(fileno=os.dup(fd)) as handed:
+            name = handed.getsockname()
+    except OSError:
+        return
+    try:
+        if isinstance(name, tuple):
+            refuse_open_bind(config, str(name[0]))
+    except ConfigProblem as problem:
+        raise StoreProblem(f"--fd {fd}:", str(problem)) from None
 
 
 def find(

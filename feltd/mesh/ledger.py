@@ -44,6 +44,19 @@ SELECT a.hash
 """
 
 
+AUDIT_AFTER = """
+SELECT a.seq, a.kind, a.at_ms, a.wall_at_ms, a.first_event_seq, a.last_event_seq, a.actor,
+       a.action, a.subject, a.reason, a.digest, a.prev_hash, a.hash
+  FROM audit a
+ WHERE a.seq > :after_seq
+ ORDER BY a.seq
+ LIMIT :rows
+"""
+
+#: Audit rows read at a time for the file beside the database.
+AUDIT_ROWS = 1_000
+
+
 class Opening(NamedTuple):
     """What a start brings: the sidecar's ceiling (0: none) and how late a recovery may be."""
 
@@ -99,6 +112,11 @@ def acknowledge(tx: Tx, ask: Ask[None], now: Now) -> None:
 def newest_token(tx: Tx) -> int:
     """The greatest token the counter has given out, committed or not."""
     return dialect.sequence(tx, "claims")
+
+
+def audit_after(tx: Tx, after_seq: int, now: Now) -> list[Row]:
+    """The audit rows after one, in order, at most AUDIT_ROWS."""
+    return tx.rows(AUDIT_AFTER, {"after_seq": after_seq, "rows": AUDIT_ROWS})
 
 
 def audit_hash(tx: Tx, seq: int) -> str:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -326,3 +327,32 @@ def test_metrics_want_a_key_unless_they_are_open(daemons: Callable[..., Daemon])
     daemon.stop()
     daemon.start("--metrics-open")
     assert daemon.call("GET", "/metrics", key="").status == 200
+
+
+def test_the_audit_file_follows_the_chain_over_restarts(
+    daemons: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    file = tmp_path / "audit.jsonl"
+    daemon = daemons("feltd.db", "--audit", str(file))
+    for _ in range(2):
+        daemon.start()
+        people(daemon)
+        with closing(sqlite3.connect(daemon.data)) as shell:
+            last = shell.execute("SELECT max(seq) FROM audit").fetchone()[0]
+        while len(lines := file.read_text().splitlines()) < last:
+            time.sleep(0.02)
+        daemon.kill()
+        with file.open("a") as torn:
+            torn.write('{"seq": 99')
+    rows = [json.loads(line) for line in lines]
+    assert [row["seq"] for row in rows] == list(range(1, last + 1))
+    assert [row["prev_hash"] for row in rows[1:]] == [row["hash"] for row in rows[:-1]]
+    assert file.stat().st_mode & 0o777 == 0o600
+    daemon.start()
+    assert daemon.get("/health")["keeper"] == "healthy"
+    file.write_text("not ours\n")
+    while "KEEPER_FAILING" not in {one["code"] for one in daemon.get("/health")["reasons"]}:
+        people(daemon)
+        daemon.kill()
+        daemon.start()
+    assert file.read_text() == "not ours\n"

@@ -1,11 +1,14 @@
 """What a start concludes from the ledger, the mark and the tail of the WAL."""
 
+import socket
 from typing import Any
 
 import pytest
 
 from feltd.api.health import CLEAN, RECOVERED
-from feltd.daemon.start import find, rolled_back
+from feltd.config import Config
+from feltd.daemon.start import find, refuse_open_socket, rolled_back
+from feltd.store.connect import StoreProblem
 from feltd.store.sidecar import Mark
 from feltd.store.walfile import Tail
 
@@ -59,6 +62,18 @@ def test_a_rolled_back_database_is_known(
     assert rolled_back(found)
     assert found.label == RECOVERED
     assert found.detail == {"missing_commits": missing}
+
+
+def test_a_socket_handed_in_is_held_to_the_rule_of_the_host() -> None:
+    for host, open_to_all in (("127.0.0.1", False), ("0.0.0.0", True)):
+        with socket.create_server((host, 0)) as handed:
+            fd = handed.fileno()
+            if open_to_all:
+                with pytest.raises(StoreProblem, match="outside loopback"):
+                    refuse_open_socket(Config(fd=fd), fd)
+                refuse_open_socket(Config(fd=fd, insecure_http=True), fd)
+            else:
+                refuse_open_socket(Config(fd=fd), fd)
 
 
 def test_a_torn_tail_is_told_with_its_place_and_ends_no_claim() -> None:

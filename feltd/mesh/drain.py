@@ -188,8 +188,7 @@ def _is_own(ask: Ask[DrainRequest]) -> bool:
 
 
 def _drained(tx: Tx, worker_id: str, now: Now) -> Drained:
-    row = workers.find(tx, worker_id)
-    assert row is not None
+    row = workers.present(tx, worker_id)
     held = [
         Outstanding(
             claim_id=f"claim_{claim['fencing_token']}",

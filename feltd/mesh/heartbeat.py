@@ -174,8 +174,7 @@ def _reported(beat: Heartbeat) -> str:
 
 def _answer(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
     beat = ask.body
-    row = workers.find(tx, ask.id)
-    assert row is not None
+    row = workers.present(tx, ask.id)
     renewed: dict[str, int] = {}
     if beat.renew_leases:
         renewed = fence.renew_held(tx, now, row, beat.running_claims, beat.lease_ms)

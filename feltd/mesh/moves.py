@@ -107,8 +107,7 @@ def _write_down(
     tx: Tx, ask: Ask[None] | Ask[Transition], now: Now, verb: str, row: Row, body: bytes = b""
 ) -> None:
     actor = str(ask.caller.subject)
-    after = workers.find(tx, row["worker_id"])
-    assert after is not None
+    after = workers.present(tx, row["worker_id"])
     workers.told(
         tx,
         now,
@@ -122,8 +121,7 @@ def _write_down(
 
 
 def _shown(tx: Tx, row: Row, now: Now) -> Worker:
-    after = workers.find(tx, row["worker_id"])
-    assert after is not None
+    after = workers.present(tx, row["worker_id"])
     return workers.shown(tx, after, now)
 
 

@@ -267,8 +267,7 @@ def _come_back(tx: Tx, ask: Ask[Reconciliation], now: Now, row: Row) -> None:
 
 def _answer(tx: Tx, ask: Ask[Reconciliation], now: Now, verdicts: Verdicts) -> Reconciled:
     told = ask.body
-    row = workers.find(tx, ask.id)
-    assert row is not None
+    row = workers.present(tx, ask.id)
     claim_ids = workers.live_claims(tx, ask.id)
     live = {claim_id.removeprefix("claim_") for claim_id in claim_ids}
     # The claim of an accepted result has ended well: its verdict is the result's.

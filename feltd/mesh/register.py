@@ -8,21 +8,16 @@ takes the name only from a process that fell silent, or by `takeover`.
 import hashlib
 from typing import NamedTuple
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.json import decode, encode
 
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import audit, grants, principals, worker_keys
-from feltd.mesh import attempts, authority, drain, lifecycle, secrets, terms, workers
+from feltd.mesh import attempts, authority, content, drain, lifecycle, workers
 from feltd.model.base import Ask, Caller
 from feltd.model.grant import REGISTER, Grant
-from feltd.model.worker import (
-    CONCURRENCY_MAX,
-    HEARTBEAT_TIMEOUT_MS_MAX,
-    Registered,
-    Registration,
-)
+from feltd.model.worker import Registered, Registration
 from feltd.store.tx import Row, Tx
 
 INSERT = """
@@ -75,22 +70,6 @@ UPDATE workers
  WHERE worker_id = :worker_id
 """
 
-#: Columns a registration says; the row differs in one of them: changed content.
-CONTENT = (
-    "runtime",
-    "version",
-    "declared_capabilities",
-    "granted_capabilities",
-    "workload_kinds",
-    "resource_profile",
-    "labels",
-    "concurrency",
-    "heartbeat_interval_ms",
-    "heartbeat_timeout_ms",
-    "authorization_grant_id",
-    "authority_expires_at_ms",
-)
-
 
 class Registering(Struct, frozen=True, kw_only=True):
     """A registration with the grant its token proved (None: the key's bound one).
@@ -120,11 +99,16 @@ def register(tx: Tx, ask: Ask[Registering], now: Now) -> Admitted:
     live claims than concurrency; or `heard_ms_ago` without takeover).
     """
     told = ask.body.registration
-    _check(told)
+    content.check(told)
     principals.confirm(tx, ask.caller, now)
     grant = _grant(tx, ask, now)
     place = _place(ask.caller, told, grant)
-    content = _content(ask, grant)
+    said = content.columns(
+        told,
+        grant,
+        interval_ms=ask.limits.heartbeat_interval_ms,
+        timeout_ms=ask.limits.heartbeat_timeout_ms,
+    )
     row = workers.find(tx, place["worker_id"])
     if (
         row is None
@@ -133,16 +117,18 @@ def register(tx: Tx, ask: Ask[Registering], now: Now) -> Admitted:
     ):
         authority.room(tx, grant, place["worker_id"])
     if row is None:
-        _insert(tx, now, told, place, content, grant)
+        _insert(tx, now, told, place, said, grant)
         changed = True
     elif row["process_id"] == told.process_id and row["removed_at_ms"] is None:
-        changed = _same_process(tx, now, row, content, grant)
+        changed = _same_process(tx, now, row, said, grant)
     else:
-        _other_process(tx, now, row, told, content)
+        _other_process(tx, now, row, told, said)
         changed = True
     if changed:
         _write_down(tx, ask, now, place["worker_id"])
-    return Admitted(row is None or row["removed_at_ms"] is not None, _answer(tx, ask, now, place))
+    return Admitted(
+        row is None or row["removed_at_ms"] is not None, _answer(tx, ask, now, place["worker_id"])
+    )
 
 
 def known(tx: Tx, ask: Ask[Registering], now: Now) -> bool:
@@ -164,24 +150,6 @@ def id_of(tenant_id: str, application_id: str, name: str) -> str:
     """The id of a worker: the same for the same tenant, application and name, for ever."""
     digest = hashlib.sha256(f"{tenant_id}:{application_id}:{name}".encode())
     return f"worker_{digest.hexdigest()[:24]}"
-
-
-def _check(told: Registration) -> None:
-    """Refuse what each member alone cannot say."""
-    concurrency = told.capacity.concurrency
-    interval_ms, timeout_ms = told.heartbeat_interval_ms, told.heartbeat_timeout_ms
-    if concurrency < 1:
-        raise _invalid("/capacity/concurrency", "concurrency must be positive")
-    if concurrency > CONCURRENCY_MAX:
-        raise _invalid("/capacity/concurrency", f"concurrency is at most {CONCURRENCY_MAX}")
-    if interval_ms is not None and timeout_ms is not None and timeout_ms < 2 * interval_ms:
-        raise _invalid(
-            "/heartbeat_timeout_ms",
-            f"heartbeat_timeout_ms {timeout_ms} is less than twice"
-            f" heartbeat_interval_ms {interval_ms}",
-        )
-    for key, text in told.labels.items():
-        secrets.screened(f"{key}={text}", "refuse", f"/labels/{key.replace('/', '~1')}")
 
 
 def _grant(tx: Tx, ask: Ask[Registering], now: Now) -> Grant | None:
@@ -221,94 +189,40 @@ def _place(caller: Caller, told: Registration, grant: Grant | None) -> dict[str,
     }
 
 
-def _content(ask: Ask[Registering], grant: Grant | None) -> dict[str, object]:
-    """The columns this registration says, bounded by the grant."""
-    told = ask.body.registration
-    offer = terms.Offer(
-        runtime=told.runtime,
-        declared=told.capabilities,
-        workload_kinds=told.workload_kinds,
-        labels=told.labels,
-    )
-    allowed = terms.of(grant, offer)
-    cap = None if grant is None else grant.constraints.max_concurrency
-    if cap is not None and told.capacity.concurrency > cap:
-        raise Refused("WORKER_UNAUTHORIZED", f"the grant allows a concurrency of at most {cap}")
-    interval_ms, timeout_ms = _pace(ask, grant)
-    return {
-        "runtime": told.runtime,
-        "version": told.version,
-        "declared_capabilities": _text(allowed.declared),
-        "granted_capabilities": _text(allowed.granted),
-        "workload_kinds": _text(allowed.workload_kinds),
-        "resource_profile": _text(to_builtins(told.resource_profile)),
-        "labels": _text(allowed.labels),
-        "concurrency": told.capacity.concurrency,
-        "heartbeat_interval_ms": interval_ms,
-        "heartbeat_timeout_ms": timeout_ms,
-        "authorization_grant_id": None if grant is None else grant.id,
-        "authority_expires_at_ms": None if grant is None else grant.chain_expires_at_ms,
-    }
-
-
-def _pace(ask: Ask[Registering], grant: Grant | None) -> tuple[int, int]:
-    """Interval and timeout: as said, else the daemon's, fitted to the one that was said."""
-    told, limits = ask.body.registration, ask.limits
-    cap_ms = None if grant is None else grant.constraints.heartbeat_timeout_ms
-    interval_ms, timeout_ms = told.heartbeat_interval_ms, told.heartbeat_timeout_ms
-    if timeout_ms is None:
-        timeout_ms = max(limits.heartbeat_timeout_ms, 2 * (interval_ms or 0))
-        timeout_ms = min(timeout_ms, cap_ms or HEARTBEAT_TIMEOUT_MS_MAX)
-    if cap_ms is not None and timeout_ms > cap_ms:
-        raise Refused(
-            "WORKER_UNAUTHORIZED", f"the grant allows a heartbeat_timeout_ms of at most {cap_ms}"
-        )
-    if interval_ms is None:
-        interval_ms = min(limits.heartbeat_interval_ms, timeout_ms // 2)
-    if timeout_ms < 2 * interval_ms:
-        raise Refused(
-            "WORKER_UNAUTHORIZED",
-            f"heartbeat_interval_ms {interval_ms} is too long for the grant's {timeout_ms}",
-        )
-    return interval_ms, timeout_ms
-
-
 def _insert(
     tx: Tx,
     now: Now,
     told: Registration,
     place: dict[str, str],
-    content: dict[str, object],
+    said: dict[str, object],
     grant: Grant | None,
 ) -> None:
-    said = told.registered_at_ms
+    at_ms = told.registered_at_ms
     tx.change(
         INSERT,
         {
             **place,
-            **content,
+            **said,
             "process_id": told.process_id,
             "capability_version": 1 if grant is None else grant.revision,
-            "registered_at_ms": now.lease_ms if said is None else said,
+            "registered_at_ms": now.lease_ms if at_ms is None else at_ms,
             "now_ms": now.lease_ms,
         },
     )
 
 
-def _same_process(
-    tx: Tx, now: Now, row: Row, content: dict[str, object], grant: Grant | None
-) -> bool:
+def _same_process(tx: Tx, now: Now, row: Row, said: dict[str, object], grant: Grant | None) -> bool:
     """The process that has the name registers again; whether anything changed."""
     changed = bool(
-        any(row[name] != content[name] for name in CONTENT)
+        any(row[name] != said[name] for name in content.COLUMNS)
         or row["authority_unsettled"]
         or not row["authority_live"]
     )
     if changed:
         kept, exceeding = authority.split(
-            tx, row["worker_id"], decode(str(content["granted_capabilities"])), grant
+            tx, row["worker_id"], decode(str(said["granted_capabilities"])), grant
         )
-        concurrency = content["concurrency"]
+        concurrency = said["concurrency"]
         assert isinstance(concurrency, int)
         if len(kept) > concurrency:
             raise Refused(
@@ -318,7 +232,7 @@ def _same_process(
                 limit=concurrency,
                 used=len(kept),
             )
-        tx.change(TAKE_CONTENT, {**content, "worker_id": row["worker_id"]})
+        tx.change(TAKE_CONTENT, {**said, "worker_id": row["worker_id"]})
         authority.end(tx, now, exceeding)
         tx.tell("worker", row["worker_id"])
     if row["drain_until"] == "registered":
@@ -328,9 +242,7 @@ def _same_process(
     return changed
 
 
-def _other_process(
-    tx: Tx, now: Now, row: Row, told: Registration, content: dict[str, object]
-) -> None:
+def _other_process(tx: Tx, now: Now, row: Row, told: Registration, said: dict[str, object]) -> None:
     """Another process takes the name, or a removed worker comes back."""
     worker_id = row["worker_id"]
     heard_ms_ago = now.lease_ms - row["last_seen_at_ms"]
@@ -344,7 +256,7 @@ def _other_process(
             heard_ms_ago=heard_ms_ago,
             incarnation=row["incarnation"],
         )
-    tx.change(TAKE_CONTENT, {**content, "worker_id": worker_id})
+    tx.change(TAKE_CONTENT, {**said, "worker_id": worker_id})
     tx.change(
         TAKE_NAME,
         {"worker_id": worker_id, "process_id": told.process_id, "now_ms": now.lease_ms},
@@ -358,16 +270,14 @@ def _other_process(
 
 
 def _write_down(tx: Tx, ask: Ask[Registering], now: Now, worker_id: str) -> None:
-    row = workers.find(tx, worker_id)
-    assert row is not None
+    row = workers.present(tx, worker_id)
     actor = str(ask.caller.subject)
     workers.told(tx, now, "register", row, to_state=row["lifecycle"], actor=actor)
     audit.act(tx, now, actor, "register", worker_id, body=encode(ask.body.registration))
 
 
-def _answer(tx: Tx, ask: Ask[Registering], now: Now, place: dict[str, str]) -> Registered:
-    row = workers.find(tx, place["worker_id"])
-    assert row is not None
+def _answer(tx: Tx, ask: Ask[Registering], now: Now, worker_id: str) -> Registered:
+    row = workers.present(tx, worker_id)
     key = None
     if ask.body.registration.issue_key:
         key = worker_keys.issue_worker_key(
@@ -391,11 +301,3 @@ def _answer(tx: Tx, ask: Ask[Registering], now: Now, place: dict[str, str]) -> R
 
 def _mismatch() -> Refused:
     return Refused("WORKER_UNAUTHORIZED", "registration grant scope mismatch")
-
-
-def _invalid(pointer: str, detail: str) -> Refused:
-    return Refused("WORKER_INVALID", detail, errors=[{"pointer": pointer, "detail": detail}])
-
-
-def _text(value: object) -> str:
-    return encode(value, order="deterministic").decode()

@@ -53,6 +53,14 @@ def find(tx: Tx, worker_id: str) -> Row | None:
     return tx.row(BY_ID, {"worker_id": worker_id})
 
 
+def present(tx: Tx, worker_id: str) -> Row:
+    """The row of a worker this transaction has just seen."""
+    row = find(tx, worker_id)
+    if row is None:
+        raise LookupError(worker_id)
+    return row
+
+
 def lookup(tx: Tx, caller: Caller, worker_id: str) -> Row:
     """The row of a worker the caller may see.
 

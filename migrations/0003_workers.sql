@@ -61,7 +61,7 @@ CREATE INDEX workers_by_silence ON workers (last_seen_at_ms + heartbeat_timeout_
  WHERE lifecycle <> 'OFFLINE';
 CREATE INDEX workers_by_age ON workers (registered_at_ms, worker_id);
 CREATE INDEX workers_of_tenant ON workers (tenant_id, registered_at_ms, worker_id);
-CREATE INDEX workers_of_grant ON workers (authorization_grant_id) WHERE authorization_grant_id IS NOT NULL;
+CREATE INDEX workers_of_grant ON workers (authorization_grant_id, worker_id) WHERE authorization_grant_id IS NOT NULL;
 CREATE INDEX workers_unsettled ON workers (worker_id) WHERE authority_unsettled = 1;
 
 CREATE TRIGGER workers_begin_registered BEFORE INSERT ON workers

@@ -36,8 +36,8 @@ CREATE TABLE workers (
   lifecycle             TEXT    NOT NULL CHECK (lifecycle IN ('REGISTERED', 'READY', 'DRAINING', 'OFFLINE', 'RECOVERING')),
   lifecycle_cause       TEXT    NOT NULL,      -- cause of the last edge: verb, lost, resume, register
   offline_reason        TEXT,                  -- why it is OFFLINE or RECOVERING: failed, drained, left, transition, restored, recover, removed
-  heartbeat_interval_ms INTEGER NOT NULL CHECK (heartbeat_interval_ms BETWEEN 1000 AND 300000),
-  heartbeat_timeout_ms  INTEGER NOT NULL CHECK (heartbeat_timeout_ms BETWEEN 2 * heartbeat_interval_ms AND 3600000),
+  heartbeat_interval_ms INTEGER NOT NULL CHECK (heartbeat_interval_ms BETWEEN 1000 AND 300000),  -- how often it promised to beat
+  heartbeat_timeout_ms  INTEGER NOT NULL CHECK (heartbeat_timeout_ms BETWEEN 2 * heartbeat_interval_ms AND 3600000),  -- silent for so long it has failed
   registered_at_ms      INTEGER NOT NULL,      -- lease time of the first registration, or as the registrar said
   last_seen_at_ms       INTEGER NOT NULL,      -- lease time it was last heard
   clock_skew_ms         INTEGER NOT NULL DEFAULT 0,  -- its clock minus ours at the last beat

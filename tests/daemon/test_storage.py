@@ -151,7 +151,7 @@ def test_a_reader_that_never_ends_grows_the_wal_and_its_end_shrinks_it(daemon: D
 async def test_a_large_wal_and_a_low_disk_are_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     health = health_of.Health(health_of.Finding(), LeaseClock())
     writer = SimpleNamespace(broken=None, trouble=None, wal_bytes=health_of.WAL_BYTES_MAX + 1)
-    config = SimpleNamespace(path=Path("/tmp/x"))
+    config = SimpleNamespace(path=Path("/tmp/x"), audit_path=None)
     chores = Chores(SimpleNamespace(writer=writer, health=health, config=config))  # type: ignore[arg-type]
     monkeypatch.setattr(chores_of, "free_bytes", lambda path: 1)
     await chores.probe()
@@ -190,3 +190,30 @@ def test_a_lease_clock_never_starts_before_the_stored_mark() -> None:
     clock = LeaseClock(ahead)
     assert clock.now().lease_ms >= ahead
     assert not clock.healthy()
+
+
+def test_a_lock_held_by_a_shell_stalls_readiness_and_not_liveness(daemon: Daemon) -> None:
+    shell = sqlite3.connect(daemon.data, isolation_level=None)
+    shell.execute("BEGIN IMMEDIATE")
+    try:
+        answer = daemon.call("GET", "/health/ready")
+        while answer.status == 200:
+            time.sleep(0.2)
+            answer = daemon.call("GET", "/health/ready")
+        assert (answer.status, answer.body["code"]) == (503, "STORAGE_STALLED")
+        assert answer.body["error"] == "storage probe exceeded the server deadline"
+        assert answer.body["ready"] is False
+        assert answer.body["probe_ms"] >= 0
+        assert daemon.call("GET", "/health").status == 200
+        refused = daemon.call("POST", "/v1/keys", {"name": "k", "tenants": ["t"]})
+        assert (refused.status, refused.body["code"]) == (503, "STORAGE_BUSY")
+        assert refused.body["committed"] is False
+        readiness = daemon.call("GET", "/v1/readiness")
+        assert (readiness.status, readiness.body["code"]) == (503, "STORAGE_PROBE_FAILED")
+        assert readiness.body["detail"] == "readiness check temporarily unavailable"
+    finally:
+        shell.execute("ROLLBACK")
+        shell.close()
+    while daemon.call("GET", "/health/ready").status != 200:
+        time.sleep(0.05)
+    people(daemon)

@@ -85,13 +85,13 @@ async def submit_claiming(
     return answer
 
 
-async def look(request: Request, worker_id: str, body: Pull) -> tuple[str, Pulled]:
-    """Pull once: the worker's tenant/application, and the answer."""
+async def look(request: Request, worker_id: str, body: Pull) -> tuple[claims.Post, Pulled]:
+    """Pull once: where its worker waits, and the answer."""
     ask = Ask(caller=request.caller, body=body, id=worker_id, limits=request.app.config)
-    queue, pulled = await submit_claiming(
+    post, pulled = await submit_claiming(
         request, claims.pull_for, ask, lambda answer: answer[1].claims
     )
-    return queue, pulled
+    return post, pulled
 
 
 def kept(body: Checkpoint, pointer: str = "/data") -> Checkpoint:

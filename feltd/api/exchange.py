@@ -14,6 +14,7 @@ from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
 from feltd.errors import Refused
 from feltd.mesh import exchange as rules
+from feltd.mesh.claims import Post
 from feltd.mesh.exchange import Exchanging
 from feltd.model.base import Ask
 from feltd.model.claim import EXCHANGE_ITEMS_MAX, Pull, Pulled
@@ -49,13 +50,13 @@ async def _waiting(
     """The items at once, then the claim part as a long poll."""
     done: list[ExchangeAnswer] = []
 
-    async def look_again() -> tuple[str, ExchangeAnswer]:
+    async def look_again() -> tuple[Post, ExchangeAnswer]:
         if not done:
-            queue, answer = await _exchange(request, ask, keep_alive=keep_alive)
+            post, answer = await _exchange(request, ask, keep_alive=keep_alive)
             done.append(answer)
-            return queue, answer
-        queue, pulled = await look(request, ask.id, wanted)
-        return queue, _merged(done[0], pulled)
+            return post, answer
+        post, pulled = await look(request, ask.id, wanted)
+        return post, _merged(done[0], pulled)
 
     answer: ExchangeAnswer = await request.app.polls.pull(
         request, ask.id, wanted.wait_ms, look_again, _pulled, _merged
@@ -65,8 +66,8 @@ async def _waiting(
 
 async def _exchange(
     request: Request, ask: Ask[Exchanging], *, keep_alive: bool
-) -> tuple[str, ExchangeAnswer]:
-    queue, answer = await submit_claiming(
+) -> tuple[Post, ExchangeAnswer]:
+    post, answer = await submit_claiming(
         request,
         rules.exchange_for,
         ask,
@@ -76,7 +77,7 @@ async def _exchange(
     for outcome in answer.outcomes:
         if outcome.code is not None and outcome.op != "heartbeat":
             request.app.metrics.fence_refused(outcome.code)
-    return queue, answer
+    return post, answer
 
 
 def _checked(body: Exchange, may_claim: bool) -> Exchanging:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from feltd.api.request import Request
 from feltd.errors import Refused
+from feltd.mesh.claims import Post
 from feltd.model.claim import Pulled, Reason
 
 T = TypeVar("T")
@@ -27,24 +28,29 @@ LOOK_AGAIN_S = 5.0
 PASSING = frozenset({"NO_WORK", "NO_MATCH", "WORKER_FULL", "WORKER_NOT_READY", "WORKER_UNHEALTHY"})
 #: Reasons after which nobody else in the application can find anything either.
 EXHAUSTED = frozenset({"NO_WORK"})
+#: Reasons after which nobody with the same offer can.
+MISMATCH = frozenset({"NO_MATCH"})
 #: A parked poll whose worker lost its standing ends empty, with the reason, and is no error.
 STANDING = frozenset(
     {"WORKER_RECOVERY_REQUIRED", "UNAUTHENTICATED", "WORKER_NOT_FOUND", "WORKER_UNAUTHORIZED"}
 )
 
 
+NOWHERE = Post("", ())
+
+
 class Waiter:
     """One pull that may have to wait. `poke` makes it look again, now or once it parks."""
 
-    __slots__ = ("_polls", "_wake", "key_id", "looking", "pending", "queue", "round", "worker_id")
+    __slots__ = ("_polls", "_wake", "key_id", "looking", "pending", "post", "round", "worker_id")
 
     def __init__(self, polls: "Polls", worker_id: str, key_id: str) -> None:
         self._polls = polls
         self._wake: Callable[[str], None] | None = None
         self.worker_id = worker_id
         self.key_id = key_id
-        #: tenant/application, once known.
-        self.queue = ""
+        #: Where it waits, once known.
+        self.post = NOWHERE
         #: It was woken and has not looked since.
         self.pending = False
         #: It looks this moment: what it was woken for is not yet used.
@@ -120,13 +126,13 @@ class Polls:
         request: Request,
         worker_id: str,
         wait_ms: int,
-        look: Callable[[], Awaitable[tuple[str, T]]],
+        look: Callable[[], Awaitable[tuple[Post, T]]],
         found: Callable[[T], Pulled],
         merged: Callable[[T, Pulled], T],
     ) -> T:
         """Look until there is work, the wait is over, or the worker has no business to wait.
 
-        `look` asks the database: (tenant/application, answer); `found` is the pull's part of an
+        `look` asks the database: (where the worker waits, answer); `found` is the pull's part of an
         answer and `merged` puts another into it. A worker that drains, was taken over or lost its
         key ends empty at once with the reason, as does a stopping daemon. Passes ClientGone on.
         """
@@ -134,7 +140,7 @@ class Polls:
         ends_at_s = loop.time() + wait_ms / 1_000
         with Waiter(self, worker_id, request.caller.key_id) as waiter:
             before, waiter.looking = self._round, True
-            waiter.queue, answer = await look()
+            waiter.post, answer = await look()
             while True:
                 waiter.looking = False
                 pulled = found(answer)
@@ -146,7 +152,7 @@ class Polls:
                     return merged(answer, _over(request, pulled, why))
                 before, waiter.pending, waiter.looking = self._round, False, True
                 try:
-                    _, answer = await look()
+                    waiter.post, answer = await look()
                 except Refused as refused:
                     if refused.code not in STANDING:
                         raise
@@ -178,7 +184,7 @@ class Polls:
         for index, key in (
             (self._of_worker, waiter.worker_id),
             (self._of_key, waiter.key_id),
-            (self._queues, waiter.queue),
+            (self._queues, waiter.post.queue),
         ):
             waiters = index.get(key)
             if waiters is not None:
@@ -186,7 +192,7 @@ class Polls:
                 if not waiters:
                     del index[key]
         if waiter.pending or waiter.looking:
-            self._wake(waiter.queue, waiter.round)
+            self._wake(waiter.post.queue, waiter.round)
         if not self._of_worker and self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -196,27 +202,30 @@ class Polls:
         """Whether this answer ends the poll; passes the wake on as far as it may be of use."""
         codes = {reason.code for reason in pulled.reasons}
         if not codes & EXHAUSTED:
-            self._wake(waiter.queue, waiter.round)
+            # Nothing fits this offer: who offers the same need not look at all.
+            vain = waiter.post.offer if codes & MISMATCH else None
+            self._wake(waiter.post.queue, waiter.round, vain)
         return bool(pulled.claims) or not codes <= PASSING
 
     def _join(self, waiter: Waiter, before: int) -> None:
         """Stand in the queue of the application; what was told since `before` is not lost."""
-        self._queues[waiter.queue].setdefault(waiter, None)
-        newest = self._newest.get(waiter.queue, 0)
+        self._queues[waiter.post.queue].setdefault(waiter, None)
+        newest = self._newest.get(waiter.post.queue, 0)
         if newest > before and newest > waiter.round:
             waiter.round = newest
             waiter.pending = True
 
-    def _wake(self, queue: str, round_: int) -> None:
-        """Poke the first waiter that has not had this wake.
+    def _wake(self, queue: str, round_: int, vain: tuple[str, ...] | None = None) -> None:
+        """Poke the first waiter that has not had this wake and whose offer is not `vain`.
 
         One that is looking this moment looks once more; if it leaves, it passes the wake on.
         """
         for waiter in self._queues.get(queue, ()):
             if waiter.round < round_:
                 waiter.round = round_
-                waiter.poke()
-                return
+                if waiter.post.offer != vain:
+                    waiter.poke()
+                    return
 
     async def _look_again(self) -> None:
         while True:

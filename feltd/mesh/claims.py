@@ -6,7 +6,7 @@ transaction. A worker without work is told why. Never takes work for anybody but
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from feltd.clock import Now
 from feltd.errors import Refused
@@ -135,7 +135,19 @@ REASONS: Mapping[str, Reason] = {
     "unhealthy": Reason("WORKER_UNHEALTHY", "the worker does not report HEALTHY"),
 }
 ANSWERED = Reason("REQUEST_REPEATED", "the claims of this request_id have ended: ask anew")
+#: What placement.unfit compares of a worker.
+OFFER = ("granted_capabilities", "workload_kinds", "resource_profile", "labels")
 NO_WORK = Reason("NO_WORK", "nothing is waiting in this application")
+
+
+class Post(NamedTuple):
+    """Where a worker waits: `queue` is the tenant/application whose "ready" signals matter to it.
+
+    Work that fits one worker fits every other one of the queue with an equal `offer`.
+    """
+
+    queue: str
+    offer: tuple[str, ...]
 
 
 def pull(tx: Tx, ask: Ask[Pull], now: Now) -> Pulled:
@@ -149,10 +161,17 @@ def pull(tx: Tx, ask: Ask[Pull], now: Now) -> Pulled:
     return pull_for(tx, ask, now)[1]
 
 
-def pull_for(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[str, Pulled]:
-    """As `pull`, with the tenant/application whose "ready" signals matter to who waits."""
+def pull_for(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[Post, Pulled]:
+    """As `pull`, with where its worker stands if it has to wait."""
     row = puller(tx, ask.caller, now, ask.id, ask.body.request_id)
-    return f"{row['tenant_id']}/{row['application_id']}", _pull(tx, ask, now, row)
+    return post_of(row, ask.body), _pull(tx, ask, now, row)
+
+
+def post_of(row: Row, pull: Pull | None) -> Post:
+    """Where the worker of a PULLER row waits with this pull."""
+    kinds = sorted(set(pull.workload_kinds or ())) if pull is not None else ()
+    offer = (*(str(row[name]) for name in OFFER), *kinds)
+    return Post(f"{row['tenant_id']}/{row['application_id']}", offer)
 
 
 def _pull(tx: Tx, ask: Ask[Pull], now: Now, row: Row) -> Pulled:

@@ -58,10 +58,10 @@ def exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:
     return exchange_for(tx, ask, now)[1]
 
 
-def exchange_for(tx: Tx, ask: Ask[Exchanging], now: Now) -> tuple[str, ExchangeAnswer]:
-    """As `exchange`, with the tenant/application whose "ready" signals matter to who waits."""
+def exchange_for(tx: Tx, ask: Ask[Exchanging], now: Now) -> tuple[claims.Post, ExchangeAnswer]:
+    """As `exchange`, with where its worker stands if it has to wait."""
     row = claims.puller(tx, ask.caller, now, ask.id, None)
-    return f"{row['tenant_id']}/{row['application_id']}", _exchange(tx, ask, now)
+    return claims.post_of(row, ask.body.body.claim), _exchange(tx, ask, now)
 
 
 def _exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:

@@ -75,6 +75,9 @@ def _empty() -> bytes:
 class Mesh:
     """The world of one story. `now` is the instant every operation is stamped with."""
 
+    #: Anybody under --no-auth.
+    open = principals.OPEN
+
     def __init__(self) -> None:
         self.conn: sqlite3.Connection = memory()
         self.conn.deserialize(_empty())
@@ -223,14 +226,13 @@ class Mesh:
         self, verb: str, held: Claim, job: str, caller: Caller = principals.OPEN, **members: Any
     ) -> Outcome:
         """As `say`, sent to the path of a workload."""
-        rule, shape = VERBS[verb]
-        fence_members = {
-            "claim_id": held.claim_id,
-            "worker_id": held.worker_id,
-            "fencing_token": held.fencing_token,
-        }
-        body = convert({**fence_members, **NEEDED.get(verb, {}), **members}, shape)
+        rule, body = _said(verb, held, members)
         return self.ask(rule, body, job, caller)
+
+    def fenced(self, tx: Tx, now: Now, verb: str, held: Claim) -> Outcome:
+        """A fenced verb inside a transaction of the story's own."""
+        rule, body = _said(verb, held, {})
+        return rule(tx, Ask(caller=self.open, body=body, id=held.workload_id), now)
 
     def refusal(self, verb: str, held: Claim, **members: Any) -> str | None:
         """The code a fenced verb is refused with, or None."""
@@ -261,3 +263,14 @@ class Mesh:
     def state(self, job: str) -> str:
         """The state of a workload."""
         return str(self.row("SELECT state FROM workloads WHERE workload_id = :id", id=job)["state"])
+
+
+def _said(verb: str, held: Claim, members: dict[str, Any]) -> tuple[Callable[..., Outcome], Any]:
+    """The rule of a fenced verb, and its body under a claim."""
+    rule, shape = VERBS[verb]
+    fence_members = {
+        "claim_id": held.claim_id,
+        "worker_id": held.worker_id,
+        "fencing_token": held.fencing_token,
+    }
+    return rule, convert({**fence_members, **NEEDED.get(verb, {}), **members}, shape)

@@ -39,7 +39,8 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.incarnation, k.content_vers
        (SELECT count(*)
           FROM claims c
          WHERE c.worker_id = k.worker_id
-           AND c.request_id = :request_id) AS answered,
+           AND c.request_id = :request_id
+           AND c.incarnation = k.incarnation) AS answered,
        (SELECT a.demand_generation
           FROM applications a
          WHERE a.tenant_id = k.tenant_id
@@ -116,9 +117,12 @@ SELECT w.workload_id, w.tenant_id, w.application_id, w.state, w.fencing_token, w
 OF_REQUEST = """
 SELECT c.fencing_token
   FROM claims c
+  JOIN workloads w ON w.workload_id = c.workload_id
  WHERE c.worker_id = :worker_id
    AND c.request_id = :request_id
+   AND c.incarnation = :incarnation
    AND c.ended_at_ms IS NULL
+   AND w.expires_at_ms > :now_ms
  ORDER BY c.fencing_token
 """
 
@@ -176,7 +180,7 @@ def post_of(row: Row, pull: Pull | None) -> Post:
 
 def _pull(tx: Tx, ask: Ask[Pull], now: Now, row: Row) -> Pulled:
     if row["answered"]:
-        claims = _of_request(tx, ask.id, ask.body.request_id)
+        claims = _of_request(tx, row, ask.body.request_id, now)
         reasons = [] if claims else [ANSWERED]
         return _pulled(row, claims, row["active"], reasons, now)
     _require_standing(row, now)
@@ -365,9 +369,14 @@ def _claim_one(
     return holding.shape(tx, held, now.lease_ms, state)
 
 
-def _of_request(tx: Tx, worker_id: str, request_id: str | None) -> list[Claim]:
-    live = tx.rows(OF_REQUEST, {"worker_id": worker_id, "request_id": request_id})
-    held = (holding.live_claim(tx, claim["fencing_token"]) for claim in live)
+def _of_request(tx: Tx, row: Row, request_id: str | None, now: Now) -> list[Claim]:
+    asked = {
+        "worker_id": row["worker_id"],
+        "incarnation": row["incarnation"],
+        "request_id": request_id,
+        "now_ms": now.lease_ms,
+    }
+    held = (holding.live_claim(tx, one["fencing_token"]) for one in tx.rows(OF_REQUEST, asked))
     return [claim for claim in held if claim is not None]
 
 

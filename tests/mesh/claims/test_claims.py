@@ -155,6 +155,23 @@ def test_the_same_request_gets_its_own_claims_again_and_never_others(mesh: Mesh)
     assert len(mesh.pull(worker, max=9, request_id="poll-2").claims) == 2
 
 
+def test_a_request_is_of_one_process_and_its_lapsed_claims_are_not_given_again(
+    mesh: Mesh,
+) -> None:
+    worker = mesh.worker(capacity={"concurrency": 2})
+    job = mesh.workload()
+    mesh.pull(worker, lease_ms=1_000, request_id="poll-1")
+    mesh.later(ms=1_000)
+    assert reasons(mesh, worker, request_id="poll-1") == ["REQUEST_REPEATED"]
+
+    mesh.hand("UPDATE workers SET incarnation = 2")
+    mesh.sweep()
+    mesh.later(ms=5_000)
+    mesh.promote()
+
+    assert names(mesh, worker, request_id="poll-1") == [job]
+
+
 def test_an_empty_pull_may_be_repeated_until_there_is_work(mesh: Mesh) -> None:
     worker = mesh.worker()
     assert reasons(mesh, worker, request_id="poll-1") == ["NO_WORK"]

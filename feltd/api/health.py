@@ -115,6 +115,11 @@ class Health:
         """Whether the storage is clean, or what was found is acknowledged, and works."""
         return self.acknowledged and not any(code.startswith("STORAGE_") for code in self._reasons)
 
+    @property
+    def damaged(self) -> bool:
+        """Whether a check of the pages found damage."""
+        return "STORAGE_DAMAGED" in self._reasons
+
     def look(self) -> dict[str, Any]:
         """The members of GET /health, judged now."""
         self._look_at_clock()
@@ -257,6 +262,8 @@ async def get_ready(request: Request) -> Reply:
     try:
         if health.stopping:
             raise Refused("STORAGE_UNAVAILABLE", health.stopping)
+        if health.damaged:
+            raise Refused("STORAGE_PROBE_FAILED", "the database is damaged")
         members["probe_ms"] = await app.probe.ready()
     except Refused as refused:
         return reply(

@@ -5,12 +5,14 @@ of the room the ceiling goes up on disk first. The mark is written by the keeper
 ceiling, by the writer thread, hence the lock.
 """
 
+import errno
 import threading
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from feltd.clock import Now
+from feltd.errors import Refused
 from feltd.mesh import ledger
 from feltd.store import sidecar
 from feltd.store.sidecar import Mark
@@ -40,12 +42,20 @@ class Marker:
         self._write(self._mark)
 
     def before_commit(self, tx: Tx, now: Now) -> None:
-        """Raise the ceiling on disk before tokens reach it. Raises OSError: no commit then."""
+        """Raise the ceiling on disk before tokens reach it.
+
+        Where that fails there is no commit: refuses STORAGE_FULL or STORAGE_UNAVAILABLE.
+        """
         newest = ledger.newest_token(tx)
         if newest + CEILING_ROOM // 2 < self._mark.ceiling:
             return
-        with self._lock:
-            self._write(replace(self._mark, ceiling=newest + CEILING_ROOM))
+        try:
+            with self._lock:
+                self._write(replace(self._mark, ceiling=newest + CEILING_ROOM))
+        except OSError as error:
+            code = "STORAGE_FULL" if error.errno == errno.ENOSPC else "STORAGE_UNAVAILABLE"
+            told = f"the mark beside the database cannot be written: {error.strerror}"
+            raise Refused(code, told, committed=False) from error
 
     def follow(self, found: Row, lease_ms: int, *, clean: bool = False) -> bool:
         """Write what was committed by now; whether there was anything to write.

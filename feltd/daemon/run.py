@@ -66,6 +66,7 @@ class Daemon:
         self.foreign_write = False
         self._hooks = hooks
         self._tasks: list[asyncio.Task[None]] = []
+        self._timer: threading.Timer | None = None
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serve until a signal or a fatal error; the exit code.
@@ -183,13 +184,19 @@ class Daemon:
         log.info("stopping", reason=reason)
         self.health.stopping = "the daemon is stopping"
         notify("STOPPING=1", f"STATUS=stopping: {reason}")
-        timer = threading.Timer(self.config.graceful_ms / 1_000, _leave)
-        timer.daemon = True
-        timer.start()
+        self._leave_in_time()
         self.stop.set()
+
+    def _leave_in_time(self) -> None:
+        """From now on the process ends within graceful_ms, by force if it must."""
+        if self._timer is None:
+            self._timer = threading.Timer(self.config.graceful_ms / 1_000, _leave)
+            self._timer.daemon = True
+            self._timer.start()
 
     async def _close(self) -> None:
         """The end, from the outside in. A clean mark only after a clean end."""
+        self._leave_in_time()
         self.stop.set()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self.config.graceful_ms / 4_000)
@@ -208,6 +215,8 @@ class Daemon:
             lease_ms = self.opened.clock.now().lease_ms
             self.opened.marker.follow(found, lease_ms, clean=True)
             log.info("stopped", commits=found["commit_seq"])
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -254,7 +263,7 @@ class Daemon:
     def _credit(self, tx: Tx, now: Now, gap_ms: int, first: bool) -> None:
         if vitals.credit(tx, now, gap_ms, first):
             self.health.recovering_until_ms = now.lease_ms + self.config.heartbeat_timeout_ms
-            self.metrics.outage_credit_ms += gap_ms
+            self.metrics.outage_credit_ms += self.opened.away_ms if first else gap_ms
 
     def _seal(self, tx: Tx, now: Now) -> None:
         events.seal(tx, now)

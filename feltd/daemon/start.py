@@ -46,6 +46,8 @@ class Opened(NamedTuple):
     finding: Finding
     instance_id: str
     schema_version: int
+    #: Lease time that passed since the last run wrote some down, milliseconds.
+    away_ms: int
     #: The pages are still to be checked, beside serving.
     check_behind: bool
 
@@ -92,6 +94,7 @@ async def open_database(config: Config) -> Opened:
         finding,
         str(found["instance_id"]),
         run.schema_version,
+        clock.now().lease_ms - found["lease_ms"],
         check and not before,
     )
 

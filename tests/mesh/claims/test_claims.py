@@ -7,7 +7,17 @@ import pytest
 from msgspec import convert
 
 from feltd.errors import Refused
-from feltd.mesh import claims, evict, fence, giveback, holding, outcomes
+from feltd.mesh import (
+    attempts,
+    claims,
+    evict,
+    fence,
+    giveback,
+    holding,
+    outcomes,
+    refusal,
+    sweep,
+)
 from feltd.model.claim import ClaimById, ClaimQuery, Evict
 from tests.mesh.world import Mesh
 
@@ -405,7 +415,7 @@ def test_claim_start_and_complete_are_at_most_twelve_statements(mesh: Mesh) -> N
 def test_no_statement_of_the_claim_path_scans_a_table(mesh: Mesh) -> None:
     named = {
         f"{module.__name__}.{name}": text
-        for module in (claims, fence, outcomes, holding, giveback)
+        for module in (attempts, claims, evict, fence, giveback, holding, outcomes, refusal, sweep)
         for name, text in vars(module).items()
         if name.isupper()
         and isinstance(text, str)
@@ -423,7 +433,7 @@ def test_no_statement_of_the_claim_path_scans_a_table(mesh: Mesh) -> None:
 
 
 def _parameters(text: str) -> set[str]:
-    return set(re.findall(r":([a-z_]+)", text))
+    return set(re.findall(r":([a-z_0-9]+)", text))
 
 
 class TestEvict:

@@ -126,7 +126,8 @@ async def single(workers: list[Worker], seconds: float) -> Figure:
 async def exchanged(workers: list[Worker], seconds: float, batch: int) -> Figure:
     """Complete what is held and take as much again, in one call."""
     held: list[list[dict[str, Any]]] = [[] for _ in workers]
-    numbers = count()
+    # A request_id that was used before would be answered with the claims of then.
+    numbers = count(time.monotonic_ns())
 
     async def turn(number: int) -> int:
         worker_id, line, _row = workers[number]

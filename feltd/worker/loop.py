@@ -106,6 +106,7 @@ class Loop:
         while True:
             self._kick.clear()
             pause = self.session.every_ms / 1000 * random.uniform(0.85, 1.0)
+            key = self.session.key
             try:
                 await self._beat()
                 if silent:
@@ -117,7 +118,7 @@ class Loop:
                     log.warning("%s; trying on", silence)
                 pause = min(pause, pause_s(silent + 1, None, random.random()))
             except Refusal as refused:
-                await self._obey(refused)
+                await self._obey(refused, key)
                 pause = 0.1
             await _either(self._kick, pause)
 
@@ -219,6 +220,7 @@ class Loop:
     async def _exchange(self, parcels: list[Parcel], wanted: Json, **how: Any) -> Json | None:
         """One exchange; None where it was refused or not answered, its parcels then go again."""
         body = {**items(parcels, self.session.worker_id), **wanted}
+        key = self.session.key
         try:
             answer = await self.session.exchange(body, **how)
         except Unreachable as silence:
@@ -233,7 +235,7 @@ class Loop:
                 self._one_by_one(parcels, refused)
             else:
                 self.desk.courier.put_back(parcels)
-                await self._obey(refused)
+                await self._obey(refused, key)
             return None
         self.desk.hear({**answer, "renewed": None})
         self.desk.courier.settle(parcels, answer.get("outcomes") or [])
@@ -266,8 +268,12 @@ class Loop:
 
     # -- obey
 
-    async def _obey(self, refused: Refusal) -> None:
-        """Do what a refusal says comes next, for the worker as a whole."""
+    async def _obey(self, refused: Refusal, key: str | None) -> None:
+        """Do what a refusal of a call with this key says comes next, for the whole worker."""
+        if refused.status == 401:
+            async with self.session.mending:
+                if key != self.session.key:
+                    return  # that key was replaced while the call was under way
         newer = refused.facts.get("incarnation")
         if isinstance(newer, int) and newer > self.session.incarnation:
             raise self.session.stopped_by(refused)
@@ -313,12 +319,13 @@ class Loop:
             told = results([*courier.waiting.values(), *late])
             ids = {one["claim_id"] for one in told}
             held = [one for one in self.desk.reported() if one.claim_id not in ids]
+            key = self.session.key
             try:
                 answer = await self.session.reconcile(held, told)
             except Refusal as refused:
                 if refused.next == "reconcile":
                     raise Stopped(FAILED, str(refused)) from refused
-                await self._obey(refused)
+                await self._obey(refused, key)
                 return
             courier.late = [one for one in courier.late if one not in late]
             self._reconciled(answer)

@@ -80,7 +80,8 @@ class Session:
         self.timeout_ms = 30_000
         self._clock_ms = 0
         self._asked: Json = {}
-        self._mending = asyncio.Lock()
+        #: Held while this process registers; a key that ends meanwhile is replaced by then.
+        self.mending = asyncio.Lock()
 
     @property
     def every_ms(self) -> int:
@@ -101,7 +102,7 @@ class Session:
             self._is(shown)
             return
         self._asked = self._registration(me.get("grant") or {})
-        await self._register(takeover=True)
+        await self._register(takeover=True, new_key=True)
 
     def _registration(self, grant: Json) -> Json:
         asked = self.settings
@@ -125,9 +126,9 @@ class Session:
                 body[member] = value
         return body
 
-    async def _register(self, *, takeover: bool) -> None:
+    async def _register(self, *, takeover: bool, new_key: bool = False) -> None:
         """Register. The name is taken over at the start of the process and at no other time."""
-        body = {**self._asked, "takeover": takeover, "issue_key": self.key is None}
+        body = {**self._asked, "takeover": takeover, "issue_key": new_key}
         sent_ms = boot_ms()
         answer = await self._patiently(lambda **how: self.client.register(body, **how))
         self.leases.saw(sent_ms, answer.get("server_time_ms"))
@@ -245,11 +246,17 @@ class Session:
         return shown
 
     async def register_again(self) -> None:
-        """Register with the same process_id, after an upgrade of the grant or a removal."""
+        """Register with the same process_id, after a change of the grant or a removal.
+
+        A removed name comes back as a new incarnation, whose keys are new too.
+        """
         if not self._asked:
             raise Stopped(FAILED, "the worker has to be registered again by whoever registered it")
-        async with self._mending:
+        async with self.mending:
+            before = self.incarnation
             await self._register(takeover=False)
+            if self.incarnation > before:
+                await self._register(takeover=False, new_key=True)
 
     def set_clock(self, refused: Refusal) -> None:
         """Correct this process's clock by the daemon's wall time; the machine's is left alone."""

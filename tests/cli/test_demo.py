@@ -1,0 +1,34 @@
+"""`feltd demo` shows the main job with two faults, tells the truth and leaves nothing behind."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Typed
+
+
+@pytest.mark.timeout(180)
+def test_the_demo_recovers_refuses_checks_and_leaves_nothing(tmp_path: Path) -> None:
+    ran = Typed(tmp_path, TMPDIR=str(tmp_path))("demo")
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for said in (
+        "SIGKILL in the middle",
+        "SIGSTOP in the middle",
+        "recovered",
+        "late write",
+        "409 WORKLOAD_STALE_FENCE",
+        "every promise holds",
+        "workloads a second",
+    ):
+        assert said in ran.stdout
+    steps = ran.stdout.partition("Try next")[2]
+    assert steps.count("\n  feltd ") + steps.count("\n  FELTD_URL") == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_there_is_not_played_in(tmp_path: Path) -> None:
+    ran = Typed(tmp_path)("demo", "--keep", str(tmp_path))
+
+    assert ran.returncode == 2
+    assert list(tmp_path.iterdir()) == []

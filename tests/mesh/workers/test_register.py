@@ -276,6 +276,8 @@ def test_another_process_takes_no_name_from_one_that_is_heard(house: House) -> N
     house.mesh.later(ms=23_000)
     assert house.registers(process_id="second").worker.incarnation == 2
     assert house.refusal(edge.beat).code == "UNAUTHENTICATED"
+    ended = "SELECT revoked_reason FROM keys WHERE key_id = :id"
+    assert house.mesh.row(ended, id=edge.caller.key_id)["revoked_reason"] == "taken_over"
 
 
 def test_a_restart_takes_over_and_the_dead_process_holds_nothing(house: House) -> None:

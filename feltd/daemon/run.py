@@ -111,6 +111,8 @@ class Daemon:
             on_fatal=self._die,
             observer=self.metrics,
         )
+        if opened.credited_ms:
+            self._note_credit(opened.credited_ms)
         self.metrics.on_shed_keep_alive = self.writer.note_shed_keep_alive
 
     def _make_context(self, keys: keyring.Keyring) -> None:
@@ -261,9 +263,14 @@ class Daemon:
     # Hooks of the writer, on its thread
 
     def _credit(self, tx: Tx, now: Now, gap_ms: int, first: bool) -> None:
-        if vitals.credit(tx, now, gap_ms, first):
-            self.health.recovering_until_ms = now.lease_ms + self.config.heartbeat_timeout_ms
-            self.metrics.outage_credit_ms += self.opened.away_ms if first else gap_ms
+        # The start's own commit gave the credit of the first batch.
+        if not first and vitals.credit(tx, now, gap_ms, False):
+            self._note_credit(gap_ms)
+
+    def _note_credit(self, gap_ms: int) -> None:
+        now = self.opened.clock.now()
+        self.health.recovering_until_ms = now.lease_ms + self.config.heartbeat_timeout_ms
+        self.metrics.outage_credit_ms += gap_ms
 
     def _seal(self, tx: Tx, now: Now) -> None:
         events.seal(tx, now)

@@ -46,8 +46,8 @@ class Opened(NamedTuple):
     finding: Finding
     instance_id: str
     schema_version: int
-    #: Lease time that passed since the last run wrote some down, milliseconds.
-    away_ms: int
+    #: Lease time since the last run wrote some down, given back to somebody; 0: to nobody.
+    credited_ms: int
     #: The pages are still to be checked, beside serving.
     check_behind: bool
 
@@ -58,6 +58,8 @@ class _Run(NamedTuple):
     floor: int
     found: Row
     schema_version: int
+    #: Workers and leases that got the time back.
+    credited: int
 
 
 async def open_database(config: Config) -> Opened:
@@ -94,7 +96,7 @@ async def open_database(config: Config) -> Opened:
         finding,
         str(found["instance_id"]),
         run.schema_version,
-        clock.now().lease_ms - found["lease_ms"],
+        clock.now().lease_ms - found["lease_ms"] if run.credited else 0,
         check and not before,
     )
 
@@ -193,6 +195,9 @@ def _begin_run(
             ) from error
         if rolled_back(finding):
             vitals.restore(tx, now)
+        # In this commit, not the next: no file may say that it is now, and that leases lapsed
+        # while nobody could renew them.
+        credited = vitals.credit(tx, now, 0, True)
         events.seal(tx, now)
         found = ledger.read(tx)
         schema_version = dialect.schema_version(tx)
@@ -201,7 +206,7 @@ def _begin_run(
         if conn.in_transaction:
             conn.execute("ROLLBACK")
         raise
-    return _Run(floor, found, schema_version)
+    return _Run(floor, found, schema_version, credited)
 
 
 def first_damage(damage: list[str]) -> str:

@@ -20,6 +20,7 @@ from feltd.clock import LeaseClock, wall_ms
 from feltd.errors import Refused
 from feltd.mesh import ledger
 from feltd.model.base import Ask
+from feltd.model.health import HealthAnswer, ReadinessAnswer, ReadyAnswer, Reason
 
 CLEAN = "clean"
 RECOVERED = "recovered-incomplete-write"
@@ -57,14 +58,6 @@ class Keeping(Protocol):
 
     records: dict[str, Any]
     round_at_s: float
-
-
-class Reason(Struct, frozen=True):
-    """One reason why the daemon is degraded; `since_at_ms` is wall time."""
-
-    code: str
-    detail: str
-    since_at_ms: int
 
 
 class Health:
@@ -323,6 +316,7 @@ ROUTES = (
         summary="How the daemon is, from memory",
         auth="none",
         admission="exempt",
+        answer=HealthAnswer,
         responses={200: "Process liveness"},
     ),
     Route(
@@ -335,6 +329,7 @@ ROUTES = (
         auth="none",
         admission="exempt",
         query=ReadyQuery,
+        answer=ReadyAnswer,
         responses={200: "Storage and scoped-operation readiness", 503: "Not ready"},
     ),
     Route(
@@ -344,6 +339,7 @@ ROUTES = (
         tag="health",
         handler=get_readiness,
         summary="Whether a durable write succeeds",
+        answer=ReadinessAnswer,
         auth="any",
         admission="exempt",
     ),

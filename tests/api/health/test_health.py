@@ -1,8 +1,10 @@
 """What the daemon says of itself: an observation with its reasons, never a promise."""
 
+import json
 import time
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from feltd.api.health import (
@@ -13,7 +15,9 @@ from feltd.api.health import (
     overall_status,
     wal_reset_affected,
 )
+from feltd.api.request import reply
 from feltd.clock import SKEW_MS_MAX, LeaseClock
+from feltd.model.health import HealthAnswer, StorageDetail
 
 TORN = Finding(RECOVERED, {"byte_offset": 128, "discarded_bytes": 40}, "unclean")
 
@@ -42,6 +46,20 @@ def test_a_recovered_database_is_reported_degraded() -> None:
     assert torn["status"] == "degraded"
     assert torn["storage_detail"] == {"byte_offset": 128, "discarded_bytes": 40}
     assert "40 bytes of an incomplete write at byte 128" in torn["reasons"][0].detail
+
+
+@pytest.mark.parametrize(
+    "finding", [Finding(), TORN, Finding(RECOVERED, {"missing_commits": None})], ids=str
+)
+def test_what_is_told_is_what_is_documented(finding: Finding) -> None:
+    one = health(finding)
+    one.note("DISK_LOW", "9 bytes")
+    told = json.loads(reply(200, one.look()).body)
+    documented = msgspec.convert(told, HealthAnswer)
+    assert set(told) <= {field.name for field in msgspec.structs.fields(HealthAnswer)}
+    assert "DISK_LOW" in {reason.code for reason in documented.reasons}
+    if finding.detail is not None:
+        assert set(told["storage_detail"]) <= set(StorageDetail.__struct_fields__)
 
 
 def test_membership_and_clock_still_count() -> None:

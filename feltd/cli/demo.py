@@ -19,7 +19,7 @@ import click
 from feltd.cli import demo_work
 from feltd.cli.demo_show import Show
 from feltd.cli.demo_stage import Failed, Stage
-from feltd.cli.output import Examples
+from feltd.cli.output import Examples, json_option
 
 TENANT, APPLICATION = "demo", "files"
 WORKERS = ("demo-1", "demo-2", "demo-3")
@@ -37,7 +37,8 @@ Workload = dict[str, Any]
 
 @click.command(cls=Examples, examples=("feltd demo", "feltd demo --keep ./demo-files"))
 @click.option("--keep", metavar="DIR", help="Keep the database and the logs in this new folder.")
-def demo(keep: str | None) -> int:
+@json_option
+def demo(keep: str | None, as_json: bool) -> int:
     """Watch feltd do its job: a daemon, three workers, real files, two faults. About 20 seconds.
 
     One worker is killed in the middle of a lease, one is stopped past its lease and continued. The
@@ -48,7 +49,7 @@ def demo(keep: str | None) -> int:
         if folder.exists():
             raise click.UsageError(f"{keep} exists: name a folder that does not")
         folder.mkdir(parents=True, mode=0o700)
-    show = Show()
+    show = Show(as_json)
     began = time.monotonic()
     try:
         with Stage(folder.absolute()) as stage:
@@ -58,7 +59,6 @@ def demo(keep: str | None) -> int:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     show.took(time.monotonic() - began, keep)
-    show.next_steps()
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from feltd.cli.output import on_terminal
+from feltd.cli.output import on_terminal, say_json
 
 NEXT = (
     "feltd init --data feltd.db --key-file admin.key",
@@ -24,9 +24,14 @@ PARTS = 4
 
 
 class Show:
-    """Writes to stdout; on a terminal the bar of the part that runs is redrawn in place."""
+    """Writes to stdout; on a terminal the bar of the part that runs is redrawn in place.
 
-    def __init__(self) -> None:
+    With `as_json` it says nothing until `took`, which prints everything as one document.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self._quiet = as_json
+        self._parts: list[dict[str, Any]] = []
         self._live: Any = None
         self._task: Any = None
         self._what = ""
@@ -35,21 +40,34 @@ class Show:
     def head(self, text: str) -> None:
         """Begin a part."""
         self.settled()
-        click.echo()
-        click.secho(text, bold=True)
+        self._parts.append({"part": text, "found": []})
+        if not self._quiet:
+            click.echo()
+            click.secho(text, bold=True)
 
     def fact(self, name: str, text: str) -> None:
         """One thing that was looked up."""
         self.settled()
-        click.echo(f"  {name:<12} {text}")
+        self._parts[-1]["found"].append({"what": name, "text": text})
+        if not self._quiet:
+            click.echo(f"  {name:<12} {text}")
 
     def took(self, seconds: float, kept: str | None) -> None:
-        """How long it was, and what is left of it."""
+        """How long it was, what is left of it, and five commands to try next."""
+        if self._quiet:
+            say_json({"parts": self._parts, "took_ms": int(seconds * 1000), "kept": kept})
+            return
         left = "left nothing behind" if kept is None else f"kept its files in {kept}"
         click.echo(f"\nThe demo took {seconds:.0f} s and {left}.")
+        click.echo()
+        click.secho("Try next", bold=True)
+        for command in NEXT:
+            click.echo(f"  {command}")
 
     def progress(self, what: str, done: int, total: int) -> int:
         """Show how far a part is, and answer `done`."""
+        if self._quiet:
+            return done
         if on_terminal():
             self._draw(what, done, total)
         elif what != self._what or done * PARTS // max(total, 1) > self._told:
@@ -87,13 +105,6 @@ class Show:
         """A superseded worker wrote, and was refused."""
         self.fact("late write", f"a checkpoint under token {late['token']}, the work is at {token}")
         self.fact("refused", f"{late['status']} {late['code']}: {late['detail']}")
-
-    def next_steps(self) -> None:
-        """Five commands to try next."""
-        click.echo()
-        click.secho("Try next", bold=True)
-        for command in NEXT:
-            click.echo(f"  {command}")
 
     def _draw(self, what: str, done: int, total: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

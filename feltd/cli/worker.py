@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from feltd.cli.output import ExamplesGroup, facts, say_json, table
+from feltd.cli.output import ExamplesGroup, facts, json_option, say_json, table
 from feltd.cli.parse import DURATION
 from feltd.cli.remote import connect, remote
 from feltd.cli.worker_run import run
@@ -158,10 +158,15 @@ _operation("remove", "Remove a worker that holds nothing.", "feltd worker remove
 @click.argument("tenant")
 @click.argument("application")
 @click.argument("name")
-def id_(tenant: str, application: str, name: str) -> None:
+@json_option
+def id_(tenant: str, application: str, name: str, as_json: bool) -> None:
     """Print the id a worker of this name has; asks no daemon."""
     digest = hashlib.sha256(f"{tenant}:{application}:{name}".encode()).hexdigest()
-    click.echo(f"worker_{digest[:24]}")
+    worker_id = f"worker_{digest[:24]}"
+    if as_json:
+        say_json({"worker_id": worker_id})
+    else:
+        click.echo(worker_id)
 
 
 def _named(client: Client, text: str) -> str:

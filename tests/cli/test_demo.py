@@ -1,10 +1,15 @@
 """`feltd demo` shows the main job with two faults, tells the truth and leaves nothing behind."""
 
+import os
+import re
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Typed
+from tests.daemon.running import FELTD
 
 
 @pytest.mark.timeout(180)
@@ -24,6 +29,27 @@ def test_the_demo_recovers_refuses_checks_and_leaves_nothing(tmp_path: Path) -> 
         assert said in ran.stdout
     steps = ran.stdout.partition("Try next")[2]
     assert steps.count("\n  feltd ") + steps.count("\n  FELTD_URL") == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(180)
+def test_a_demo_whose_daemon_dies_fails_and_leaves_nothing(tmp_path: Path) -> None:
+    typed = Typed(tmp_path, TMPDIR=str(tmp_path))
+    playing = subprocess.Popen(
+        (*FELTD, "demo"), env=typed.env, cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert playing.stdout is not None
+    for line in playing.stdout:
+        if line.startswith("  workers"):
+            break
+    [lock] = tmp_path.glob("feltd-demo-*/demo.db.lock")
+    os.kill(int(re.findall(r"\d+", lock.read_text())[0]), signal.SIGKILL)
+    _said, trouble = playing.communicate(timeout=120)
+
+    assert playing.returncode == 1
+    assert "UNREACHABLE" in trouble
+    assert "Traceback" not in trouble
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,1 @@
+"""Faults that other systems had, tried on this one."""

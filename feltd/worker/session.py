@@ -26,8 +26,8 @@ FAILED = 1
 NAME_TAKEN = 3
 #: A beat is small and comes again soon: one that is not answered by then is given up.
 BEAT_ANSWER_S_MAX = 10.0
-#: Between tries to reach a daemon that is not there yet.
-WAIT_FOR_DAEMON_MS = 30_000
+#: A start that reaches no daemon says so after the first of these, then after each further one.
+WAIT_FOR_DAEMON_MS = (2_000, 30_000)
 
 
 class Stopped(Exception):
@@ -138,9 +138,10 @@ class Session:
 
     async def _patiently(self, call: Any) -> Json:
         """Repeat a call of the start until the daemon answers, saying every while that it waits."""
+        patience_ms, longer_ms = WAIT_FOR_DAEMON_MS
         while True:
             try:
-                answer: Json = await call(patience_ms=WAIT_FOR_DAEMON_MS)
+                answer: Json = await call(patience_ms=patience_ms)
                 return answer
             except Unreachable as silence:
                 log.warning("waiting for the daemon: %s", silence)
@@ -148,6 +149,7 @@ class Session:
                 if refused.next != "repeat":
                     raise self.stopped_by(refused) from refused
                 log.warning("waiting for the daemon: %s", refused)
+            patience_ms = longer_ms
 
     def _is(self, worker: Json) -> None:
         """Take what the daemon knows of this worker for true."""

@@ -181,3 +181,21 @@ def test_the_registrars_key_cannot_do_a_workers_calls(crew: Crew) -> None:
     worker_id = crew.ready()["worker_id"]
     with pytest.raises(Refusal, match="FORBIDDEN"):
         crew.client.call("POST", f"/v1/workers/{worker_id}/claims", {}, bearer=crew.key)
+
+
+def test_a_worker_may_be_started_before_its_daemon(
+    own: Daemon, crew_of: Callable[[Daemon], Crew]
+) -> None:
+    crew = crew_of(own)
+    job = crew.work("echo")
+    own.flags = (*own.flags, "--port", own.url.rpartition(":")[2])
+    own.stop()
+    crew.start()
+    early = crew.start("early")
+    crew.until(lambda: "waiting for the daemon" in crew.log("early"), "it waits")
+    early.send_signal(signal.SIGTERM)
+    code = crew.ended(early)
+    own.start()
+
+    assert crew.final(job)["state"] == "COMPLETED"
+    assert code == 0

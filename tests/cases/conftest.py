@@ -1,4 +1,4 @@
-"""The daemons of these stories are the ones of tests/daemon: a process each, ended with the test."""
+"""The daemons of these stories: a process each, ended with the test."""
 
 from tests.daemon.conftest import daemon, daemons
 

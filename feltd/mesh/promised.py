@@ -223,6 +223,7 @@ SELECT w.workload_id, w.state, w.result_id, w.result_token, w.fencing_token
                        AND c.end_kind = 'completed'))
 """
 
+# A process that registers again keeps its claims and is REGISTERED until it beats.
 ONLY_READY_WORKERS = """
 SELECT c.fencing_token, c.worker_id, c.worker_lifecycle
   FROM claims c
@@ -232,7 +233,7 @@ SELECT c.fencing_token, c.worker_id, k.lifecycle
   FROM claims c
   JOIN workers k ON k.worker_id = c.worker_id
  WHERE c.ended_at_ms IS NULL
-   AND (k.lifecycle = 'REGISTERED' OR k.incarnation <> c.incarnation OR k.removed_at_ms IS NOT NULL)
+   AND (k.incarnation <> c.incarnation OR k.removed_at_ms IS NOT NULL)
 """
 
 # felt_<kind>_ + 12 characters + _ : the shape of a bearer, wherever text is kept.

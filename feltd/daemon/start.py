@@ -67,9 +67,11 @@ async def open_database(config: Config) -> Opened:
     path = config.path
     if not path.exists() and not path.is_symlink():
         raise no_database(path)
+    # The tail is read while nothing of SQLite has been near the file: closing a file in a process
+    # that has it open through SQLite would drop SQLite's locks.
+    tail = await asyncio.to_thread(walfile.read_tail, path)
     verify(path)
     mark = sidecar.read(path)
-    tail = await asyncio.to_thread(walfile.read_tail, path)
     unclean = mark is None or not mark.clean
     size_bytes = path.stat().st_size
     conn = await open_writer(path)

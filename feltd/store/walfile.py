@@ -10,6 +10,8 @@ import struct
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from feltd.store.connect import StoreProblem
+
 HEADER_BYTES = 32
 FRAME_HEADER_BYTES = 24
 #: The lowest bit says in which byte order checksums are made.
@@ -35,13 +37,18 @@ class _Header(NamedTuple):
 def read_tail(path: Path) -> Tail | None:
     """The unfinished or damaged tail of the -wal of the database at `path`; None when it is whole.
 
-    Reads and checks every frame (about 0.2 ms each).
+    Reads and checks every frame (about 0.2 ms each). Raises StoreProblem when it cannot be read.
     """
     try:
         with path.with_name(path.name + "-wal").open("rb") as wal:
             return _tail(wal)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StoreProblem(
+            f"{path}-wal cannot be read: {error.strerror}.",
+            "It belongs to the database: make it readable for the daemon.",
+        ) from error
 
 
 def _tail(wal: BinaryIO) -> Tail | None:

@@ -168,3 +168,11 @@ def test_reading_the_tail_changes_nothing(path: Path, folder: Path) -> None:
     walfile.read_tail(path)
 
     assert (path.read_bytes(), wal.read_bytes()) == before
+
+
+def test_a_wal_that_cannot_be_read_is_a_plain_refusal(tmp_path: Path) -> None:
+    path = tmp_path / "feltd.db"
+    path.with_name("feltd.db-wal").mkdir()
+
+    with pytest.raises(connect.StoreProblem, match="cannot be read"):
+        walfile.read_tail(path)

@@ -4,6 +4,7 @@ Each is awaited in its round, bounded, and silent when there is nothing to do.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -12,6 +13,7 @@ from feltd.api.health import DISK_FREE_BYTES_MIN, WAL_BYTES_MAX
 from feltd.api.metrics import free_bytes
 from feltd.clock import Now
 from feltd.daemon.auditfile import AuditFile
+from feltd.errors import Refused
 from feltd.identity import keys
 from feltd.keeper import Chore, Entry, rules
 from feltd.mesh import ledger, promises
@@ -60,6 +62,10 @@ class Chores:
     async def probe(self) -> None:
         """Note what the writer, the WAL and the disk are short of."""
         writer, health = self._daemon.writer, self._daemon.health
+        if writer.trouble is not None and writer.broken is None:
+            # Nobody may write for hours: the daemon finds out by itself that the trouble is over.
+            with suppress(Refused):
+                await self._daemon.context.probe.durable()
         trouble = writer.broken or writer.trouble
         health.note("STORAGE_FAILING", None if trouble is None else f"last commit: {trouble}")
         wal_bytes = writer.wal_bytes

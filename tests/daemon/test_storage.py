@@ -99,6 +99,9 @@ def test_a_full_disk_loses_nothing_and_is_got_over(small_disk: SmallDisk) -> Non
     small_disk.free()
 
     until_s = time.monotonic() + PATIENCE_S
+    while "STORAGE_FAILING" in {one["code"] for one in small_disk.get("/health")["reasons"]}:
+        assert time.monotonic() < until_s, "an idle daemon must find out by itself"
+        time.sleep(0.05)
     body = {"definition_id": "extract", "idempotency_key": "after"}
     while True:
         answer = small_disk.call("POST", "/v1/workloads", body, key=mesh.submitter_key)

@@ -223,7 +223,7 @@ class Connection(TCPServer):
             try:
                 if transport.is_closing():
                     raise ConnectionResetError
-                piece = message if len(message) <= PIECE_BYTES else message[start:][:PIECE_BYTES]
+                piece = message[start : start + PIECE_BYTES]
                 self.writer.write(piece)
                 if transport.get_write_buffer_size() > UNSENT_BYTES:
                     async with asyncio.timeout(self.config.house.settings.drain_deadline_ms / 1000):

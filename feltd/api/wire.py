@@ -26,8 +26,9 @@ INT_MAX = 2**53 - 1
 FREE_JSON_DEPTH_MAX = 32
 #: A query of more fields than this is nobody's honest question.
 QUERY_FIELDS_MAX = 64
-#: Rounds of turning whole floats into integers; each round mends one member of the schema.
-WHOLE_FLOAT_ROUNDS_MAX = 16
+#: Rounds of turning whole floats into integers; each round mends one member of the schema, and an
+#: exchange, the body with the most, has some thirty that are integers.
+WHOLE_FLOAT_ROUNDS_MAX = 48
 CURSOR_CHARS_MAX = 2_048
 
 _UNREADABLE = (
@@ -37,10 +38,14 @@ _UNREADABLE = (
     OverflowError,
     ValueError,
 )
-_PLACE = re.compile(r"^(?P<what>.*) - at (?:`key` in )?`(?P<path>\$[^`]*)`$", re.DOTALL)
+#: What msgspec writes in a path for the key of a dictionary.
+KEY = "..."
+
+_PLACE = re.compile(r"^(?P<what>.*) - at (?P<of_key>`key` in )?`(?P<path>\$[^`]*)`$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
+_FLOAT_FOR_INT = re.compile(r"^Expected `int(?: \| null)?`, got `float`$")
 _TEXT_CHARS_MAX = 300
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
@@ -217,21 +222,53 @@ def _second_reading(body: bytes, shape: type[T], unfit: Exception, code: str) ->
     msgspec's strict mode refuses 5.0 for an int, its lax mode also takes "5": so the floats are
     turned by hand, at the very place that was refused, and free JSON keeps its floats.
     """
-    place, detail, steps = _read_message(str(unfit))
+    said = str(unfit)
+    place, detail, steps = _read_message(said)
     try:
         value = msgspec.json.decode(body)
         for _ in range(WHOLE_FLOAT_ROUNDS_MAX):
-            if detail != "Expected `int`, got `float`" or not _make_whole(value, steps):
+            if not _FLOAT_FOR_INT.match(detail) or not _make_whole(value, steps):
                 break
             try:
                 return msgspec.convert(value, shape, strict=True)
             except msgspec.ValidationError as again:
-                place, detail, steps = _read_message(str(again))
+                said = str(again)
+                place, detail, steps = _read_message(said)
+        if KEY in steps:
+            place, detail, _ = _read_message(said, _key_meant(value, shape, said, steps))
     except msgspec.ValidationError:
         pass  # a number out of range is still JSON: it does not fit
     except _UNREADABLE as unreadable:
         raise _malformed(unreadable) from None
     raise invalid(code, place, detail)
+
+
+def _key_meant(value: Any, shape: Any, said: str, steps: Sequence[str]) -> str | None:
+    """Which key of a dictionary was found unfit: msgspec does not say.
+
+    Found by halving the dictionary while the same is said of it; None where that shows nothing.
+    """
+    members = value
+    for step in steps[: steps.index(KEY)]:
+        members = members[int(step) if isinstance(members, list) else step]
+    if not isinstance(members, dict) or _said(value, shape) != said:
+        return None
+    whole = dict(members)
+    keys = list(whole)
+    while len(keys) > 1:
+        first, second = keys[: len(keys) // 2], keys[len(keys) // 2 :]
+        members.clear()
+        members.update((key, whole[key]) for key in first)
+        keys = first if _said(value, shape) == said else second
+    return str(keys[0])
+
+
+def _said(value: Any, shape: Any) -> str:
+    try:
+        msgspec.convert(value, shape, strict=True)
+    except msgspec.ValidationError as unfit:
+        return str(unfit)
+    return ""
 
 
 def _make_whole(value: Any, steps: Sequence[str]) -> bool:
@@ -243,7 +280,7 @@ def _make_whole(value: Any, steps: Sequence[str]) -> bool:
     if isinstance(value, list):
         keys = range(len(value))
     else:
-        keys = list(value) if step == "..." else [step] if step in value else []
+        keys = list(value) if step == KEY else [step] if step in value else []
     turned = False
     for key in keys:
         member = value[key]
@@ -255,12 +292,15 @@ def _make_whole(value: Any, steps: Sequence[str]) -> bool:
     return turned
 
 
-def _read_message(message: str) -> tuple[str, str, list[str]]:
-    """msgspec's sentence as (pointer, detail, steps of the path)."""
+def _read_message(message: str, key: str | None = None) -> tuple[str, str, list[str]]:
+    """msgspec's sentence as (pointer, detail, steps of the path); `key` where it says KEY."""
     placed = _PLACE.match(message)
     what, path = (placed["what"], placed["path"]) if placed else (message, "$")
     steps = [name or index for name, index in _STEP.findall(path)]
-    pointer = "".join("/" + _escaped(step) for step in steps if step != "...")
+    if placed and placed["of_key"]:
+        steps.append(KEY)
+    told = [key if step == KEY else step for step in steps]
+    pointer = "".join("/" + _escaped(step) for step in told if step is not None)
     if named := _UNKNOWN.match(what):
         return f"{pointer}/{_escaped(named[1])}", "no such member", steps
     if named := _MISSING.match(what):

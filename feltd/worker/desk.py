@@ -26,6 +26,8 @@ ANY = "*"
 UNHANDLED_PAUSE_S = 1.0
 #: Log lines of one call, below the daemon's body bound.
 LINES_A_CALL = 200
+#: A checkpoint is not begun again with less than this left of the lease.
+AGAIN_MS_MIN = 100
 #: How long the end of an attempt may be held up by its last log lines.
 LINES_PATIENCE_MS = 2_000
 
@@ -136,16 +138,24 @@ class Desk:
         if held.leaving:
             raise Fenced(f"{held.claim_id} has been handed back")
         body = {"data": state, "lease_ms": self.session.settings.lease_ms}
-        left_ms = max(0, held.give_up_ms - boot_ms())
-        try:
-            answer = await self.session.fenced("checkpoint", held, body, patience_ms=left_ms)
-        except Refusal as refused:
-            if refused.next == "drop_claim":
-                self.lose(held.claim_id)
-                raise Fenced(str(refused)) from refused
-            raise
-        except Unreachable as silence:
-            raise ConnectionError(str(silence)) from silence
+        trouble: Refusal | Unreachable
+        while True:
+            left_ms = max(0, held.give_up_ms - boot_ms())
+            try:
+                answer = await self.session.fenced("checkpoint", held, body, patience_ms=left_ms)
+                break
+            except Refusal as refused:
+                if refused.next == "drop_claim":
+                    self.lose(held.claim_id)
+                    raise Fenced(str(refused)) from refused
+                if refused.next != "repeat":
+                    raise
+                trouble = refused
+            except Unreachable as silence:
+                trouble = silence
+            # Renewals may have gone through meanwhile: then there is time for more.
+            if held.stopped.is_set() or held.give_up_ms <= boot_ms() + AGAIN_MS_MIN:
+                raise ConnectionError(f"the checkpoint was not stored: {trouble}") from trouble
         if answer.get("cancel_requested"):
             held.stop("cancel")
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from feltd.worker.refusal import Refusal, Unreachable
+
 #: The daemon keeps that much of an output; more is a failure of the handler, told as one.
 OUTPUT_BYTES_MAX = 768 * 1024
 #: A failure message says what happened, it is no log.
@@ -79,10 +81,17 @@ def raised(error: BaseException) -> Ending:
     if isinstance(error, Permanent):
         return failed(error.kind, said or "permanent")
     message = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    if isinstance(error, OSError):  # ConnectionError and TimeoutError are OSErrors
+    if _passes(error):
         return failed("transient", message)
     hint = "raise feltd.worker.Transient(message) from the handler where trying again may help"
     return failed("execution_error", message, hint=hint)
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether the world was in the way: ConnectionError and TimeoutError are OSErrors."""
+    if isinstance(error, Refusal):
+        return error.next in ("repeat", "wait")
+    return isinstance(error, OSError | Unreachable)
 
 
 def failed(kind: str, message: str, *, retry_after_ms: int | None = None, hint: str = "") -> Ending:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from feltd.clock import boot_ms
-from feltd.worker import Permanent, Transient, refusal
+from feltd.worker import Permanent, Transient, Unreachable, refusal
 from feltd.worker.courier import Courier, items, results
 from feltd.worker.failures import OUTPUT_BYTES_MAX, failed, raised, returned
 from feltd.worker.leases import Held, LeaseView
@@ -72,7 +72,10 @@ def test_what_a_handler_raises_decides_how_its_attempt_ends() -> None:
         "kind": "transient", "message": "soon", "retry_after_ms": 500,
     }  # fmt: skip
     assert raised(Permanent("never")).body["kind"] == "execution_error"
-    for error in (ConnectionError("gone"), TimeoutError(), OSError("disk")):
+    full = refusal.read(503, b'{"code": "SERVICE_OVERLOADED", "next": "repeat"}', "1")
+    wrong = refusal.read(422, b'{"code": "WORKLOAD_INVALID", "next": "fix_request"}', None)
+    assert raised(wrong).body["kind"] == "execution_error"
+    for error in (ConnectionError("gone"), TimeoutError(), OSError("disk"), Unreachable(), full):
         assert raised(error).body["kind"] == "transient"
     other = raised(ValueError("no page"))
     assert other.body == {"kind": "execution_error", "message": "ValueError: no page"}

@@ -82,7 +82,10 @@ def listen_tcp(host: str, port: int, tls: ssl.SSLContext | None = None) -> Liste
         listening.listen(BACKLOG)
     except OSError as problem:
         listening.close()
-        raise ListenProblem(f"cannot listen on {host}:{port}: {problem.strerror}") from None
+        told = f"cannot listen on {host}:{port}: {problem.strerror}"
+        if problem.errno == errno.EADDRINUSE:
+            told += ". Name another --port, or end what listens there."
+        raise ListenProblem(told) from None
     return _detached(listening, tls)
 
 

@@ -80,6 +80,7 @@ class Chores:
             "DISK_LOW",
             f"{free} bytes are left beside the database" if free < DISK_FREE_BYTES_MIN else None,
         )
+        health.look()  # so that each reason tells since when, though nobody asked at that time
 
     async def note_key_use(self) -> None:
         """Write down when keys were last used, a few hundred at a time."""

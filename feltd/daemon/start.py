@@ -88,6 +88,12 @@ async def open_database(config: Config) -> Opened:
         finding = find(found, mark, tail, await conn.run(lambda one: _head_of(one, mark)))
         run = await conn.run(lambda one: _begin_run(one, clock, config, finding, mark))
         marker = await asyncio.to_thread(Marker, path, run.found, run.floor, clock.now().lease_ms)
+    except sqlite3.IntegrityError as error:
+        await conn.close()
+        raise StoreProblem(
+            f"{path} contradicts itself: {error}.",
+            "Put a whole backup in its place, without the -wal and -shm of the file it replaces.",
+        ) from error
     except BaseException:
         await conn.close()
         raise

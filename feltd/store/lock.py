@@ -29,7 +29,10 @@ class LockHeld(Exception):
     """Another process holds the database: `pid` (0: it does not say) since `since` (wall ms)."""
 
     def __init__(self, path: Path, held: Held) -> None:
-        super().__init__(f"{path} is in use by process {held.pid or 'unknown'}")
+        super().__init__(
+            f"{path} is in use by process {held.pid or 'unknown'}. "
+            "End that process first, or name another file with --data."
+        )
         self.pid = held.pid
         self.since = held.since
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.load import crew
-from tests.daemon.running import Daemon, Edge, Mesh, create, people
+from tests.daemon.running import PATIENCE_S, Daemon, Edge, Mesh, create, people
 
 
 def copied(daemon: Daemon, folder: Path) -> None:
@@ -139,6 +139,24 @@ def test_a_copy_that_went_its_own_way_is_known_by_its_audit_chain(
     mark.write_text(json.dumps(known))
     daemon.start()
     assert daemon.get("/health")["storage_detail"] == {"missing_commits": None}
+
+
+def test_a_copy_beside_the_wal_of_another_file_is_refused_with_the_way_out(
+    daemons: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    """The pages of two histories: whatever SQLite makes of them, nothing is served."""
+    daemon = daemons()
+    past = Past(daemon, tmp_path)
+    daemon.start()
+    for number in range(20):
+        create(daemon, past.mesh, f"last-{number}")
+    daemon.kill()
+    shutil.copy(tmp_path / "copy" / daemon.data.name, daemon.data)
+    assert daemon.spawn().wait(PATIENCE_S) == 1
+    told = daemon.told()
+    assert "Traceback" not in told
+    assert told.splitlines()[-1].startswith(f"error: {daemon.data} ")
+    assert "backup in" in told.splitlines()[-1]
 
 
 def test_a_start_after_kill_is_a_continuation(daemons: Callable[..., Daemon]) -> None:

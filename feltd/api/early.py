@@ -1,9 +1,12 @@
 """The answers to what never became a request: they are written before any layer is asked."""
 
 import os
+from collections.abc import Sequence
 
 from feltd.api import problems
 from feltd.errors import Refused
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 #: hypercorn must not be the first to refuse a long head: the gate's answer says what was too long.
 HEAD_BYTES_MAX = 32 * 1024
@@ -22,6 +25,29 @@ def early_answer(status_code: int) -> tuple[int, bytes, problems.Headers]:
     name = os.urandom(6).hex()
     status, body, headers = problems.render(refused, name, status=505 if status_code == 505 else 0)
     return status, body, [*headers, (b"x-request-id", name.encode()), (b"feltd-protocol", b"1")]
+
+
+def is_websocket(method: bytes, headers: Headers) -> bool:
+    """Whether a request asks for a WebSocket, well or badly."""
+    named = dict(headers)
+    upgrade, tokens = named.get(b"upgrade", b""), named.get(b"connection", b"").lower().split(b",")
+    return (
+        method == b"GET"
+        and upgrade.lower() == b"websocket"
+        and b"upgrade" in [token.strip() for token in tokens]
+    )
+
+
+def opens_websocket(headers: Headers) -> bool:
+    """Whether such a request is a whole handshake, and nothing but that."""
+    named = dict(headers)
+    return (
+        named.get(b"sec-websocket-version") == b"13"
+        and b"sec-websocket-key" in named
+        and named.get(b"content-length", b"0").strip(b"0") == b""
+        and b"transfer-encoding" not in named
+        and all(text.isascii() for text in named.values())
+    )
 
 
 def late_head() -> bytes:

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,9 +16,16 @@ from feltd.api.listen import ServerSettings
 
 #: The operator's socket has room of its own: a flood on the network must not lock him out.
 LOCAL_CONNECTIONS_MAX = 128
+#: Written at once; a client has the drain deadline for each such piece, so a slow line suffices.
+PIECE_BYTES = 64 * 1024
+#: Below this nothing needs draining: it is asyncio's own low-water mark.
+UNSENT_BYTES = 16 * 1024
 #: After a refused body: how long it is read and thrown away, so that the answer arrives before
 #: the reset that closing an unread connection sends.
 LINGER_S = 2.0
+
+#: Sent ahead of an answer, at most this much is taken in before it comes; then the client waits.
+AHEAD_BYTES_MAX = 64 * 1024
 
 #: The stages of a connection. ACCEPT: nothing came yet · HEAD: a head began · BUSY: a call is at
 #: work, no deadline · IDLE: between calls · CLOSING: what is written is still being sent · LINGER:
@@ -60,6 +67,24 @@ class Line:
         """A call ended and another may follow."""
         if self.stage == BUSY:
             self.stay(IDLE, self._settings.keep_alive_ms)
+
+    async def send(self, message: bytes) -> bool:
+        """Write it as fast as the client takes it; False when it is gone or takes nothing."""
+        transport = self.writer.transport
+        try:
+            for start in range(0, len(message), PIECE_BYTES):
+                if transport.is_closing():
+                    return False
+                self.writer.write(message[start : start + PIECE_BYTES])
+                if transport.get_write_buffer_size() > UNSENT_BYTES:
+                    async with asyncio.timeout(self._settings.drain_deadline_ms / 1000):
+                        await self.writer.drain()
+        except TimeoutError:
+            self.abort()
+            return False
+        except (ConnectionError, RuntimeError):
+            return False
+        return True
 
     def close(self) -> None:
         """Close once everything written is sent, by force when it is not taken in time."""
@@ -222,6 +247,37 @@ class House:
             for line in tuple(self._lines):
                 if line.deadline_s <= now_s:
                     line.expire(self._late_head)
+
+
+async def overhear(
+    reader: asyncio.StreamReader,
+    ended: Callable[[], Coroutine[Any, Any, Any]],
+    take: Callable[[bytes], object],
+) -> bool:
+    """Until `ended()` returns: give `take` what the client sends ahead; False when it goes away.
+
+    Without it nobody would see that a client is gone which has sent the next call already.
+    """
+    waiting, heard_bytes, here = asyncio.ensure_future(ended()), 0, True
+    try:
+        while here and heard_bytes < AHEAD_BYTES_MAX and not waiting.done():
+            reading = asyncio.ensure_future(reader.read(AHEAD_BYTES_MAX))
+            try:
+                await asyncio.wait((waiting, reading), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # Ended before anybody else reads on; what it had read already is not lost.
+                reading.cancel()
+                await asyncio.wait((reading,))
+            if not reading.cancelled():
+                received = b"" if reading.exception() else reading.result()
+                here = bool(received)
+                heard_bytes += len(received)
+                take(received)
+        if here:
+            await waiting
+    finally:
+        waiting.cancel()
+    return here
 
 
 def started_elsewhere(app: Any, started: asyncio.Event) -> Any:

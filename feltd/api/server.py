@@ -24,21 +24,18 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol import events as streams
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from feltd.api.early import HEAD_BYTES_MAX, early_answer, late_head
-from feltd.api.house import LINGER, House, Line, log, started_elsewhere
+from feltd.api.early import HEAD_BYTES_MAX, early_answer, is_websocket, late_head, opens_websocket
+from feltd.api.house import LINGER, PIECE_BYTES, House, Line, log, overhear, started_elsewhere
 from feltd.api.inbox import Inbox
 from feltd.api.listen import BACKLOG, Listener, ServerSettings, listen, listen_local
 from feltd.api.request import LOCAL, ON_GONE
 
 __all__ = ["Server", "ServerSettings"]
 
-#: Written at once; a client has the drain deadline for each such piece, so a slow line suffices.
-PIECE_BYTES = 64 * 1024
-#: Below this nothing needs draining: it is asyncio's own low-water mark.
-UNSENT_BYTES = 16 * 1024
 #: Of a refused body, at most this much is taken before the connection is cut.
 LINGER_BYTES = 1024 * 1024
 KEEP_ALIVE_REQUESTS_MAX = 2**62
@@ -176,6 +173,7 @@ class Connection(TCPServer):
         try:
             async with tasks:
                 self.protocol = Protocol(
+                    self.reader,
                     self.app,
                     self.config,
                     self.context,
@@ -218,23 +216,8 @@ class Connection(TCPServer):
                 self.line.rests()
 
     async def _send(self, message: bytes) -> None:
-        transport = self.writer.transport
-        for start in range(0, len(message), PIECE_BYTES):
-            try:
-                if transport.is_closing():
-                    raise ConnectionResetError
-                piece = message[start : start + PIECE_BYTES]
-                self.writer.write(piece)
-                if transport.get_write_buffer_size() > UNSENT_BYTES:
-                    async with asyncio.timeout(self.config.house.settings.drain_deadline_ms / 1000):
-                        await self.writer.drain()
-            except TimeoutError:
-                self.line.abort()
-                await self.protocol.handle(Closed())
-                return
-            except (ConnectionError, RuntimeError):
-                await self.protocol.handle(Closed())
-                return
+        if not await self.line.send(message):
+            await self.protocol.handle(Closed())
 
     async def _read_data(self) -> None:
         thrown_away = 0
@@ -256,8 +239,9 @@ class Connection(TCPServer):
 class Protocol(H11Protocol):
     """HTTP/1.1 and nothing else; an answer of known length leaves in one piece."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, reader: asyncio.StreamReader, *args: Any) -> None:
         super().__init__(*args)
+        self.reader = reader
         #: The connection is to be closed: nothing that follows on it is looked at.
         self.over = False
         self._held: list[bytes] | None = None
@@ -286,20 +270,18 @@ class Protocol(H11Protocol):
             try:
                 event = self.connection.next_event()
             except h11.RemoteProtocolError as error:
-                if self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                    await self._send_error_response(error.error_status_hint)
-                await self.send(Closed())
+                await self._refuse(error.error_status_hint)
                 return
             if isinstance(event, h11.Request):
                 await self.send(Updated(idle=False))
                 if event.http_version != b"1.1":
-                    await self._send_error_response(505)
-                    await self.send(Closed())
+                    await self._refuse(505)
                     return
                 await self._create_stream(event)
             elif event is h11.PAUSED:
                 await self.can_read.clear()
-                await self.can_read.wait()
+                if not await overhear(self.reader, self.can_read.wait, self._hear):
+                    await self.handle(Closed())
             elif event is h11.NEED_DATA or type(event) is h11.ConnectionClosed or not self.stream:
                 return
             elif isinstance(event, h11.Data):
@@ -308,10 +290,27 @@ class Protocol(H11Protocol):
                 await self.stream.handle(streams.EndBody(STREAM_ID))
             elif isinstance(event, streams.Data):
                 await self.stream.handle(event)
+                if isinstance(self.stream, WSStream) and self.stream.closed:
+                    # It spoke before it was let in: refused by hypercorn, to be ended by us.
+                    await self.send(Closed())
+
+    def _hear(self, ahead: bytes) -> None:
+        if ahead:
+            self.connection.receive_data(ahead)
+
+    async def _refuse(self, status_code: int) -> None:
+        """Answer what is no request, unless an answer has begun, and end the connection."""
+        if self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            await self._send_error_response(status_code)
+        await self.send(Closed())
 
     async def _create_stream(self, request: h11.Request) -> None:
         headers = list(request.headers)
-        if any(name == b"upgrade" for name, _ in headers):
+        if is_websocket(request.method, headers):
+            if not opens_websocket(headers):
+                # hypercorn would answer it and never end the connection, or fail to read it.
+                await self._refuse(400)
+                return
             # Compression over WebSocket lets 62 kB become 61 MB: it is never negotiated.
             kept = [pair for pair in headers if pair[0] != b"sec-websocket-extensions"]
             await super()._create_stream(

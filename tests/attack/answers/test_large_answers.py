@@ -1,14 +1,12 @@
 """Answers of many megabytes: sending one must not hold up everybody else."""
 
 import asyncio
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from feltd.api.house import Line
 from feltd.api.listen import ServerSettings
-from feltd.api.server import Connection
 
 pytestmark = pytest.mark.anyio
 
@@ -40,12 +38,7 @@ async def test_a_large_answer_is_copied_once_however_large() -> None:
     server = await asyncio.start_server(client, "127.0.0.1")
     async with server:
         _, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
-        settings = ServerSettings()
-        connection = Connection.__new__(Connection)
-        connection.writer = writer
-        connection.line = Line(writer, settings)
-        connection.config = cast(Any, SimpleNamespace(house=SimpleNamespace(settings=settings)))
-        await connection._send(Copied(MESSAGE_BYTES))
+        assert await Line(writer, ServerSettings()).send(Copied(MESSAGE_BYTES))
         writer.close()
         await writer.wait_closed()
         assert await received == MESSAGE_BYTES

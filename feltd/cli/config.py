@@ -22,7 +22,7 @@ def config() -> None:
 @setting_options
 @json_option
 def show(config_file: Path | None, as_json: bool, **flags: Any) -> int:
-    """Each setting, its value, and whether a flag, the environment, the file or nobody set it."""
+    """Show each setting. Beside it: whether a flag, the environment or the file set it."""
     loaded = load_settings(config_file, flags)
     values = msgspec.to_builtins(loaded.config)
     rows = [

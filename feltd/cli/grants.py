@@ -89,7 +89,7 @@ def issue(
 def attenuate(
     data: str | None, as_json: bool, parent: str, subject: str, expires: int | None, **members: Any
 ) -> None:
-    """Hand on a part of a grant: each member at most what the parent allows."""
+    """Hand on a part of a grant. Each member is at most what the parent allows."""
     with connect(data, or_alone=True) as client:
         of = client.grant(parent)["grant"]
         body = {
@@ -157,7 +157,7 @@ def extend(
 @click.option("--reason", help="Kept in the audit.")
 @remote
 def revoke(data: str | None, as_json: bool, grant_id: str, reason: str | None) -> None:
-    """End a grant, its descendants, the keys bound to them and the claims under them."""
+    """End a grant for ever. Its descendants end with it, and their keys and claims."""
     with connect(data, or_alone=True) as client:
         ended = client.revoke_grant(grant_id, **({"reason": reason} if reason else {}))
     if as_json:

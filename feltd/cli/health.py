@@ -49,7 +49,7 @@ def health(ctx: click.Context, data: str | None, as_json: bool) -> int:
 @remote
 @click.pass_context
 def acknowledge(ctx: click.Context, data: str | None, as_json: bool) -> None:
-    """Take note of what the start found: it degrades the health no longer."""
+    """Take note of what the start found. It degrades the health no longer."""
     with connect(data or ctx.obj) as client:
         client.acknowledge()
         found = client.health()

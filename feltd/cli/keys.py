@@ -81,7 +81,7 @@ def create(
 @keys.command("list", examples=("feltd keys list", "feltd keys list --json"))
 @remote
 def list_(data: str | None, as_json: bool) -> None:
-    """List the keys of your tenants, newest first; no secret is ever shown again."""
+    """List the keys of your tenants, newest first. No secret is ever shown again."""
     with connect(data, or_alone=True) as client:
         found = client.keys()
     if as_json:

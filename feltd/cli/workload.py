@@ -127,7 +127,7 @@ def show(data: str | None, as_json: bool, workload_id: str) -> None:
 @click.argument("workload_id")
 @remote
 def watch(data: str | None, as_json: bool, workload_id: str) -> int:
-    """Print what happens to a workload until it is final; exit 1 if it is not COMPLETED then."""
+    """Print what happens to a workload until it is final. Exit 1 if it is not COMPLETED then."""
     with connect(data) as client:
         after = 0
         while True:
@@ -186,7 +186,7 @@ def cancel(
 def requeue(
     data: str | None, as_json: bool, workload_id: str, given: str | None, priority: int | None
 ) -> None:
-    """Give a dead letter another life; its attempts are counted anew, its history stays."""
+    """Give a dead letter another life. Its attempts are counted anew, its history stays."""
     body: dict[str, Any] = {}
     if given is not None:
         body["input"] = json_value(given, "--input")

@@ -29,6 +29,13 @@ HEADER_BYTES_MAX = 16 * 1024
 #: What metrics call a request that reached no route.
 UNROUTED = "unrouted"
 
+#: Headers that say who asks for what: of two, a proxy and the daemon could each believe another.
+ONCE = {
+    b"authorization": "Authorization",
+    b"x-feltd-tenant": "X-Feltd-Tenant",
+    b"idempotency-key": "Idempotency-Key",
+}
+
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _HOST = re.compile(rb"(?P<name>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _LOOPBACK = re.compile(rb"localhost|127(?:\.[0-9]{1,3}){3}|\[::1\]")
@@ -193,7 +200,7 @@ def read_head(scope: Scope, head: Head) -> None:
     After a refusal for the shape of the request `head.close` is set: the connection ends, because
     what follows on it may be part of the same deceit.
     """
-    seen = {b"host": 0, b"authorization": 0, b"transfer-encoding": 0}
+    seen = dict.fromkeys((*ONCE, b"host", b"transfer-encoding"), 0)
     host = encoding = protocol = asked_method = None
     header_bytes = 0
     for name, value in scope["headers"]:
@@ -226,8 +233,9 @@ def read_head(scope: Scope, head: Head) -> None:
         raise Refused("METHOD_NOT_ALLOWED", f"{method} is not served here", allow="GET, POST")
     if head.chunked and head.content_length is not None:
         raise _malformed("Content-Length and Transfer-Encoding came together")
-    if seen[b"authorization"] > 1:
-        raise _malformed("more than one Authorization header")
+    for name, title in ONCE.items():
+        if seen[name] > 1:
+            raise _malformed(f"more than one {title} header")
     if seen[b"host"] != 1 or host is None or not _HOST.fullmatch(host):
         raise _malformed("the request needs one valid Host header")
     if not scope["path"].startswith("/") and (method, scope["path"]) != ("OPTIONS", "*"):

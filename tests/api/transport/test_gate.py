@@ -54,6 +54,8 @@ def test_length_and_chunks_together_are_refused_and_what_is_hidden_behind_is_not
         b"Host: a/b\r\n",
         b"Host: \r\n",
         b"Host: a\r\nAuthorization: Bearer good\r\nAuthorization: Bearer other\r\n",
+        b"Host: a\r\nX-Feltd-Tenant: acme\r\nX-Feltd-Tenant: beta\r\n",
+        b"Host: a\r\nIdempotency-Key: k1\r\nIdempotency-Key: k2\r\n",
         b"",
     ],
 )

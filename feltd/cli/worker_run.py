@@ -47,7 +47,9 @@ def run(
 
     HANDLERS is a Worker, a dictionary of handlers by definition, or one function, which then
     handles the definition of its name. With --exec: input on stdin, exit code 0 completes with
-    stdout, 75 is transient, anything else fails with the end of stderr.
+    stdout, 75 is transient, anything else fails with the end of stderr. It is told
+    FELTD_WORKLOAD_ID, FELTD_ATTEMPT, FELTD_FENCING_TOKEN, FELTD_EXPIRES_AT_MS and
+    FELTD_CHECKPOINT, a file: the last attempt's state if there is one; what it writes is kept.
 
     Exit code 0: drained or told to stop; 1: refused; 3: another process took the name.
     """

@@ -70,7 +70,7 @@ class Once(Struct, Generic[R], frozen=True, kw_only=True):
 
 
 class Answered(Struct, Generic[R], frozen=True, kw_only=True):
-    """`answer` is the rule's, or for a repeat the kept one as JSON members; encode it as it is."""
+    """`answer` is the rule's, or for a repeat the kept text, byte by byte; encode it as it is."""
 
     status: int
     answer: R | Any
@@ -91,10 +91,10 @@ def once(tx: Tx, cmd: Once[R], now: Now) -> Answered[R]:
     if kept is not None and kept["at_ms"] + KEPT_MS > now.lease_ms:
         if (kept["route"], kept["body_sha256"]) != (cmd.route, cmd.body_sha256):
             raise Refused("REQUEST_INVALID", "this Idempotency-Key came with another request")
-        members = msgspec.json.decode(kept["answer"])
         if cmd.again is None:
-            return Answered(status=kept["status"], answer=members, repeated=True)
-        answer = cmd.again(tx, cmd.ask, now, members)
+            text = msgspec.Raw(kept["answer"].encode())
+            return Answered(status=kept["status"], answer=text, repeated=True)
+        answer = cmd.again(tx, cmd.ask, now, msgspec.json.decode(kept["answer"]))
     else:
         kept = None
         answer = cmd.rule(tx, cmd.ask, now)
@@ -106,7 +106,7 @@ def once(tx: Tx, cmd: Once[R], now: Now) -> Answered[R]:
             "route": cmd.route,
             "body_sha256": cmd.body_sha256,
             "status": cmd.status,
-            "answer": msgspec.json.encode(public).decode(),
+            "answer": msgspec.json.encode(public, order="deterministic").decode(),
             "at_ms": now.lease_ms,
         },
     )

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from feltd.api.unfit import plainly
 from feltd.errors import Refused
 
 T = TypeVar("T")
@@ -126,8 +127,8 @@ def query(scope: Any, shape: type[T]) -> T:
     try:
         return msgspec.convert(found, shape, strict=False)
     except msgspec.ValidationError as unfit:
-        place, detail, _ = _read_message(str(unfit))
-        raise invalid("REQUEST_INVALID", place, detail) from None
+        place, detail, steps = _read_message(str(unfit))
+        raise invalid("REQUEST_INVALID", place, plainly(detail, shape, steps)) from None
 
 
 def query_pairs(raw: bytes) -> list[tuple[str, str]]:
@@ -240,7 +241,7 @@ def _second_reading(body: bytes, shape: type[T], unfit: Exception, code: str) ->
         pass  # a number out of range is still JSON: it does not fit
     except _UNREADABLE as unreadable:
         raise _malformed(unreadable) from None
-    raise invalid(code, place, detail)
+    raise invalid(code, place, plainly(detail, shape, steps))
 
 
 def _key_meant(value: Any, shape: Any, said: str, steps: Sequence[str]) -> str | None:

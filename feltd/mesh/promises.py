@@ -41,6 +41,8 @@ SELECT 'granted beyond declared or grant', k.worker_id, j.value
   LEFT JOIN grants g ON g.grant_id = k.authorization_grant_id
  WHERE j.value NOT IN (SELECT d.value FROM json_each(k.declared_capabilities) d)
     OR (g.grant_id IS NOT NULL
+        AND k.removed_at_ms IS NULL
+        AND k.authority_live = 1
         AND k.authority_unsettled = 0
         AND g.status = 'ACTIVE'
         AND NOT EXISTS (SELECT 1

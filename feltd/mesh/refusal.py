@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import principals
-from feltd.mesh import authority
+from feltd.mesh import authority, workers
 from feltd.mesh.retry import RESERVED
 from feltd.mesh.states import LIVE_STATES
 from feltd.model.base import Ask, Caller
@@ -103,7 +103,10 @@ def settled(tx: Tx, now: Now, worker_id: object) -> bool:
 
 
 def explain(tx: Tx, ask: Ask[F], now: Now, params: Mapping[str, object], verb: Verb) -> Outcome:
-    """The recorded outcome when this claim was ended by this verb and body; else raise why not."""
+    """The recorded outcome when this claim was ended by this verb and body; else raise why not.
+
+    A repeat is an accepted call: the worker counts as heard.
+    """
     principals.confirm(tx, ask.caller, now)
     row = tx.row(READ, params)
     if row is None:
@@ -114,12 +117,15 @@ def explain(tx: Tx, ask: Ask[F], now: Now, params: Mapping[str, object], verb: V
     if row["work_application_id"] != row["application_id"]:
         raise Refused("MESH_CLAIM_SCOPE_DENIED", "the workload is of another application")
     if not _lives(row, params, now):
-        return _recorded(tx, now, params, verb)
+        recorded = _recorded(tx, now, params, verb)
+        workers.heard(tx, str(params["worker_id"]), now)
+        return recorded
     if not _authorized(row, now):
         raise Refused("MESH_CAPABILITY_DENIED", "the grant this worker registered with is not live")
     if row["state"] in verb.states:
         raise RuntimeError(f"{verb.name} changed no row although nothing speaks against it")
     if verb.name == "start":
+        workers.heard(tx, str(params["worker_id"]), now)
         return outcome(params, row)
     raise Refused(
         "WORKLOAD_TRANSITION_DENIED",

@@ -1,0 +1,48 @@
+"""The checker is checked: a fault put into the rules is found within a few hundred schedules."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.sim.image import fresh_world
+from tests.sim.mutations import MUTATIONS, Patches, entered, old_keys_live_on
+from tests.sim.schedule import Failure, run
+
+#: Found later than this is not found.
+SCHEDULES_MAX = 400
+#: So many must hold where one of two walls stands.
+HOLD = 40
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _begin_sound() -> None:
+    """The world all schedules begin with is made before anything is broken."""
+    fresh_world(0)[0].close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_fault_is_found(
+    mutation: Callable[[], Patches], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = None
+    with entered(mutation):
+        for seed in range(SCHEDULES_MAX):
+            try:
+                run(seed)
+            except Failure as failure:
+                found = failure
+                break
+
+    assert found is not None, f"{mutation.__name__} was not found in {SCHEDULES_MAX} schedules"
+    why = str(found).splitlines()[0][:100]
+    with capsys.disabled():
+        print(f"\n  {mutation.__name__}: {why}", end="")
+
+
+@pytest.mark.timeout(600)
+def test_the_fence_keeps_a_former_incarnation_out_even_with_its_key() -> None:
+    """Two walls stand there; `no_incarnation` shows that without both it is let in."""
+    with entered(old_keys_live_on):
+        for seed in range(HOLD):
+            run(seed)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases.clocked import Clocked
+from tests.cases.altered import Clocked
 from tests.daemon.load import crew
 from tests.daemon.running import create, people
 

@@ -23,6 +23,7 @@ from tests.daemon.running import Answer, Daemon, Edge, people
 WORK = 120
 #: Around the end of a lease, milliseconds.
 SPREAD_MS = 400
+LEASE_MS = 1_500
 
 
 def test_a_completion_and_the_end_of_its_lease_have_one_outcome(
@@ -40,8 +41,8 @@ def test_a_completion_and_the_end_of_its_lease_have_one_outcome(
         for number in range(WORK)
     ]
     daemon.post("/v1/workloads/batch", {"workloads": body}, key=mesh.submitter_key)
-    held = edge.pull(max=WORK, lease_ms=1_500, start=True)
-    ends_s = time.monotonic() + 1.5
+    held = edge.pull(max=WORK, lease_ms=LEASE_MS, start=True)
+    ends_s = time.monotonic() + LEASE_MS / 1_000
     chance = random.Random(7)
     offsets = [chance.uniform(-SPREAD_MS, SPREAD_MS) / 1_000 for _ in held[:-1]] + [0.5]
 
@@ -69,6 +70,8 @@ def test_a_completion_and_the_end_of_its_lease_have_one_outcome(
             assert (answer.status, answer.body["code"]) == (409, "WORKLOAD_STALE_FENCE")
             assert (shown["state"], ends) == ("READY", ["lease_expired"])
             assert "result" not in shown
+            lasted_ms = shown["attempts"][0]["ended_at_ms"] - shown["attempts"][0]["issued_at_ms"]
+            assert lasted_ms >= LEASE_MS, "nobody took it back before its time"
     assert {answer.status for answer in answers.values()} >= {409}
     assert daemon.check().returncode == 0, daemon.check().stdout
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from msgspec.json import encode
+
 from feltd.model.base import INTEGER_MAX
 from feltd.model.page import LIMIT_MAX, Page, PageAsk
 from feltd.store.tx import Row
@@ -11,6 +13,8 @@ T = TypeVar("T")
 
 #: A page reads this many rows to fill up, then it is short: some 20 ms on a reader.
 ROWS_READ_MAX = 20_000
+#: A page ends early here: one grant may name 256 resources of 1 KiB.
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
 
 
 def fill(
@@ -28,14 +32,16 @@ def fill(
     """
     at_ms, last_id = wanted.after or (INTEGER_MAX, "")
     items: list[T] = []
-    seen = 0
+    seen, size_bytes = 0, 0
     while seen < ROWS_READ_MAX:
         rows = read({"at_ms": at_ms, "id": last_id, "rows": LIMIT_MAX})
         for row in rows:
             item = keep(row)
-            if item is not None and len(items) == wanted.limit:
-                # One more is there; the next page begins with it.
-                return Page(items=tuple(items), after=(at_ms, last_id))
+            if item is not None:
+                size_bytes += len(encode(item))
+                if len(items) == wanted.limit or (items and size_bytes > ANSWER_BYTES_MAX):
+                    # One more is there; the next page begins with it.
+                    return Page(items=tuple(items), after=(at_ms, last_id))
             at_ms, last_id = row[instant], row[name]
             if item is not None:
                 items.append(item)

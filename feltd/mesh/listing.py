@@ -8,7 +8,7 @@ are neither skipped nor shown twice, because the sequence number of a row never 
 from collections.abc import Iterator, Mapping
 from heapq import merge
 
-from msgspec.json import decode
+from msgspec.json import decode, encode
 
 from feltd.clock import Now
 from feltd.mesh import workloads
@@ -22,7 +22,7 @@ READ_ROWS_MAX = 20_000
 CHUNK_ROWS = 256
 #: Streams merged for one page: a caller of more (tenant, application) pairs walks all rows.
 STREAMS_MAX = 64
-#: What a workload takes in an answer beside its input, output, checkpoint and attempts.
+#: What a workload and each of its attempts take in an answer beside the text stored of them.
 WORKLOAD_BYTES = 2_048
 ATTEMPT_BYTES = 320
 #: A worker holds at most 1,024 claims.
@@ -129,10 +129,11 @@ def page(tx: Tx, ask: Ask[Listing], now: Now) -> Page:
             if len(items) == asked.limit:
                 return Page(items, last)
             full = tx.rows(workloads.READ, {"workload_id": row["workload_id"]})[0]
-            size_bytes += _size_bytes(full)
+            item = workloads.shown(tx, full)
+            size_bytes += _size_bytes(full, item)
             if items and size_bytes > ANSWER_BYTES_MAX:
                 return Page(items, last)
-            items.append(workloads.shown(tx, full))
+            items.append(item)
         last = row["seq"]
     return Page(items, None)
 
@@ -237,10 +238,12 @@ def _first_at(tx: Tx, instant_ms: int) -> int:
     return low + 1
 
 
-def _size_bytes(row: Row) -> int:
-    free = len(row["input"].encode()) + len((row["output"] or "").encode())
-    shown = min(int(row["attempt_number"]), workloads.ATTEMPTS_MAX)
-    return WORKLOAD_BYTES + ATTEMPT_BYTES * shown + free
+def _size_bytes(row: Row, item: Workload) -> int:
+    """What a workload takes in an answer: its columns, its checkpoint, what its attempts say."""
+    stored = sum(len(column.encode()) for column in row if isinstance(column, str))
+    kept = 0 if item.checkpoint is None else len(bytes(item.checkpoint))
+    said = sum(len(encode(one.failure)) for one in item.attempts if one.failure is not None)
+    return WORKLOAD_BYTES + stored + kept + ATTEMPT_BYTES * len(item.attempts) + said
 
 
 def _falling(row: Row) -> int:

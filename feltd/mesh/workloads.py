@@ -15,6 +15,7 @@ from feltd.identity import principals
 from feltd.mesh.states import FINAL_STATES
 from feltd.model.base import Ask, Caller, Subject
 from feltd.model.workload import (
+    ANSWER_BYTES_MAX,
     After,
     Attempt,
     Failure,
@@ -35,6 +36,11 @@ from feltd.store.tx import Row, Tx
 
 #: Attempts shown of one workload: the newest. 1,000 spent ones are the most a policy allows.
 ATTEMPTS_MAX = 1_000
+#: A thousand attempts may each have said 8 KiB: of the older ones only the beginning is shown.
+MESSAGES_BYTES_MAX = 512 * 1024
+MESSAGE_CHARS_MIN = 200
+#: Late results carry whole outputs: so many at a time are read to fill an answer.
+LATE_AT_ONCE = 4
 #: Nothing waits for these any more.
 SETTLED_STATES = FINAL_STATES | {"DEAD_LETTERED"}
 
@@ -142,22 +148,26 @@ def happenings(tx: Tx, ask: Ask[After], now: Now) -> Happenings:
 
 
 def late_results(tx: Tx, ask: Ask[After], now: Now) -> LateResults:
-    """What came after the claims of a workload had ended. Refuses WORKLOAD_NOT_FOUND."""
+    """What came after the claims of a workload had ended, oldest first; ends early at 4 MiB.
+
+    Refuses WORKLOAD_NOT_FOUND.
+    """
     lookup(tx, ask.caller, ask.id)
-    return LateResults(
-        items=[
-            LateResult(
-                claim_id=f"claim_{row['fencing_token']}",
-                fencing_token=row["fencing_token"],
-                workload_id=row["workload_id"],
-                worker_id=row["worker_id"],
-                at_ms=row["at_ms"],
-                outcome=row["outcome"],
-                report=Raw(row["report"].encode()),
-            )
-            for row in tx.rows(LATE_RESULTS, _stretch(ask))
-        ]
-    )
+    items: list[LateResult] = []
+    size_bytes, after = 0, ask.body.after
+    while len(items) < ask.body.limit:
+        few = min(LATE_AT_ONCE, ask.body.limit - len(items))
+        rows = tx.rows(LATE_RESULTS, {"workload_id": ask.id, "after": after, "limit": few})
+        for row in rows:
+            report = row["report"].encode()
+            size_bytes += len(report)
+            if items and size_bytes > ANSWER_BYTES_MAX:
+                return LateResults(items)
+            items.append(_late(row, report))
+            after = row["fencing_token"]
+        if len(rows) < few:
+            break
+    return LateResults(items)
 
 
 def shown(tx: Tx, row: Row) -> Workload:
@@ -193,7 +203,7 @@ def shape(row: Row | Mapping[str, Any], claims: list[Row], checkpoint: str | Non
         state=row["state"],
         eligible_at_ms=row["eligible_at_ms"],
         fencing_token=row["fencing_token"],
-        attempts=[_attempt(row, claim) for claim in claims],
+        attempts=_attempts(row, claims),
         cancel_requested=bool(row["cancel_requested"]),
         created_at_ms=row["created_at_ms"],
         on_worker_lost=row["on_worker_lost"],
@@ -208,9 +218,23 @@ def shape(row: Row | Mapping[str, Any], claims: list[Row], checkpoint: str | Non
     )
 
 
-def _attempt(row: Row | Mapping[str, Any], claim: Row) -> Attempt:
+def _attempts(row: Row | Mapping[str, Any], claims: list[Row]) -> list[Attempt]:
+    """All of them; what the newest said is shown whole, what came before is cut."""
+    attempts: list[Attempt] = []
+    left_bytes = MESSAGES_BYTES_MAX
+    for claim in reversed(claims):
+        message = claim["failure_message"]
+        if message is not None:
+            left_bytes -= len(message.encode())
+            if left_bytes < 0 and len(message) > MESSAGE_CHARS_MIN:
+                message = message[: MESSAGE_CHARS_MIN - 1] + "…"
+        attempts.append(_attempt(row, claim, message))
+    attempts.reverse()
+    return attempts
+
+
+def _attempt(row: Row | Mapping[str, Any], claim: Row, message: str | None) -> Attempt:
     token, live = claim["fencing_token"], claim["ended_at_ms"] is None
-    message = claim["failure_message"]
     return Attempt(
         attempt_id=f"attempt_{token}",
         number=claim["number"],
@@ -281,6 +305,18 @@ def _happening(row: Row) -> Happening:
         expires_at_ms=row["expires_at_ms"],
         end=row["end_kind"],
         actor=row["actor"],
+    )
+
+
+def _late(row: Row, report: bytes) -> LateResult:
+    return LateResult(
+        claim_id=f"claim_{row['fencing_token']}",
+        fencing_token=row["fencing_token"],
+        workload_id=row["workload_id"],
+        worker_id=row["worker_id"],
+        at_ms=row["at_ms"],
+        outcome=row["outcome"],
+        report=Raw(report),
     )
 
 

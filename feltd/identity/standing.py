@@ -4,8 +4,10 @@ Ended keys stay in the map, so that their bearers are told why instead of being 
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from feltd.clock import Now
+from feltd.errors import Refused
 from feltd.identity.principals import Ending, caller_of, ending, texts
 from feltd.model.base import INTEGER_MAX, Caller
 from feltd.store.tx import Row, Tx
@@ -67,9 +69,16 @@ class Standing:
 
 
 def standings(tx: Tx, key_ids: Sequence[str] | None, now: Now) -> dict[str, Standing]:
-    """These keys by id, or every key; an id without a row is left out."""
+    """These keys by id, or every key; an id without a row is left out.
+
+    So is one whose row cannot be read (edited by hand): it lets nobody in, and keeps nobody out.
+    """
     if key_ids is None:
         rows = tx.rows(ALL)
     else:
         rows = [row for key_id in key_ids for row in tx.rows(ONE, {"key_id": key_id})]
-    return {row["key_id"]: Standing(row) for row in rows}
+    found: dict[str, Standing] = {}
+    for row in rows:
+        with suppress(ValueError, Refused):
+            found[row["key_id"]] = Standing(row)
+    return found

@@ -8,8 +8,10 @@ commit, the checkpoint, the clean mark. A timer of its own ends what hangs.
 import asyncio
 import os
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -42,6 +44,8 @@ from feltd.store.writer import Signals, Writer
 SERVING_SHARE = 0.7
 #: A round trip of the watchdog that takes longer has not come back.
 ROUND_TRIP_MS = 5_000
+#: A check of the pages that shall end is told so this often.
+INTERRUPT_AGAIN_S = 0.05
 
 log = structlog.get_logger("feltd.daemon")
 
@@ -245,14 +249,28 @@ class Daemon:
                 alive = refused.code != "STORAGE_STALLED"
             if alive:
                 notify("WATCHDOG=1")
-            await asyncio.sleep(every_ms / 1_000)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_ms / 1_000):
+                    await self.stop.wait()
 
     async def _check_pages(self) -> None:
-        """Read every page of a large file beside serving, after an unclean stop."""
+        """Read every page of a large file beside serving, after an unclean stop; a stop ends it."""
         conn = await open_reader(self.config.path)
+        stopping = asyncio.ensure_future(self.stop.wait())
+        checking = asyncio.ensure_future(conn.run(migrate.quick_check))
         try:
-            damage = await conn.run(migrate.quick_check)
+            await asyncio.wait((checking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            while not checking.done():
+                # Again and again: between two statements nobody hears it.
+                await conn.interrupt()
+                await asyncio.wait((checking,), timeout=INTERRUPT_AGAIN_S)
+            damage = checking.result()
+        except sqlite3.OperationalError:
+            if not self.stop.is_set():
+                raise
+            return
         finally:
+            stopping.cancel()
             await conn.close()
         log.info("pages checked", damage=damage)
         if damage:

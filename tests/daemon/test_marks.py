@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -24,6 +25,10 @@ from feltd.store.tx import Tx
 from tests.daemon.running import Daemon
 
 NOW = Now(5_000, 5_000)
+ENDLESS = """
+WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+SELECT max(i) FROM n
+"""
 
 
 @pytest.fixture
@@ -119,6 +124,32 @@ async def test_a_large_file_is_checked_beside_serving(
     assert (ready["ready"], ready["code"]) == (False, "STORAGE_PROBE_FAILED")
     running.begin_stop("test")
     assert await run == 0
+
+
+@pytest.mark.anyio
+async def test_a_stop_ends_a_check_of_the_pages_that_would_take_for_ever(
+    daemons: Callable[..., Daemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = daemons()
+    made.start()
+    made.kill()
+    began = threading.Event()
+
+    def check(conn: sqlite3.Connection) -> list[str]:
+        began.set()
+        conn.execute(ENDLESS).fetchall()
+        raise AssertionError("an endless check has ended")
+
+    monkeypatch.setattr(start, "CHECK_BEFORE_BYTES_MAX", 0)
+    monkeypatch.setattr(migrate, "quick_check", check)
+    running = InProcess(Config(data=str(made.data), port=0, tick_ms=50), Hooks())
+    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    run = asyncio.create_task(running.run(url.set_result))
+    await url
+    await asyncio.to_thread(began.wait)
+    running.begin_stop("test")
+    assert await run == 0
+    assert mark(made.data).clean
 
 
 def read(url: str) -> bytes:

@@ -56,6 +56,15 @@ def test_systemd_hears_ready_alive_and_stopping(
     assert heard.count("WATCHDOG=1") >= 3
 
 
+def test_a_stop_does_not_wait_for_the_next_word_to_the_watchdog(
+    daemons: Callable[..., Daemon],
+) -> None:
+    """That word would come in five minutes, and the stop may take ten."""
+    daemon = daemons("feltd.db", "--graceful-ms", "600000", WATCHDOG_USEC="600000000")
+    daemon.start()
+    assert daemon.stop() == 0
+
+
 def test_a_listening_socket_can_be_handed_in(daemons: Callable[..., Daemon]) -> None:
     daemon = daemons()
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -122,3 +122,7 @@ class Refused(Exception):
     def status(self) -> int:
         """The HTTP status of the code."""
         return self.row.status
+
+
+class PastDeadline(Refused):
+    """A call ran past its deadline: not begun (`committed` False), or begun and not over yet."""

@@ -32,8 +32,8 @@ class Observer(Protocol):
     def answered(self, operation: str, status: int, seconds: float) -> None:
         """An HTTP call was answered; `unrouted` when no route was found."""
 
-    def refused(self, operation: str, code: str, committed: object) -> None:
-        """The answer was a refusal; `committed` is False, "unknown" or None (not a 503)."""
+    def refused(self, operation: str, refused: Refused) -> None:
+        """The answer was a refusal."""
 
 
 class Unobserved:
@@ -45,7 +45,7 @@ class Unobserved:
     def answered(self, operation: str, status: int, seconds: float) -> None:
         """Nothing."""
 
-    def refused(self, operation: str, code: str, committed: object) -> None:
+    def refused(self, operation: str, refused: Refused) -> None:
         """Nothing."""
 
 

@@ -181,8 +181,7 @@ class Gate:
             log.error("refusal cannot be written", code=refused.code, exc_info=True)
             refused = problems.internal()
             status, body, headers = problems.render(refused, scope["feltd.request_id"])
-        committed = refused.facts.get("committed", False) if status == 503 else None
-        self._observer.refused(scope["feltd.operation"], refused.code, committed)
+        self._observer.refused(scope["feltd.operation"], refused)
         if scope["type"] == "websocket":
             headers += [
                 (b"x-request-id", answer.head.request_id),

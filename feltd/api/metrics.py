@@ -22,7 +22,7 @@ from prometheus_client.core import (
 
 from feltd.api.request import Reply, Request, text_reply
 from feltd.api.routes import Route
-from feltd.errors import Refused
+from feltd.errors import PastDeadline, Refused
 from feltd.mesh import measures
 from feltd.mesh.states import WORKER_LIFECYCLES, WORKLOAD_STATES
 
@@ -81,7 +81,6 @@ class Metrics:
         self.event_seq = 0
         #: Told of each keep-alive call that was shed: the writer counts it as not heard.
         self.on_shed_keep_alive: Callable[[], None] = lambda: None
-        self._shed_untold = 0
         self._looked_s = float("-inf")
         self._context: Any = None
         self._registry = CollectorRegistry(auto_describe=False)
@@ -97,7 +96,6 @@ class Metrics:
     def shed(self, reason: str, keep_alive: bool) -> None:
         """A call was refused for lack of room."""
         self.sheds[reason] = self.sheds.get(reason, 0) + 1
-        self._shed_untold += 1
         if keep_alive:
             self.on_shed_keep_alive()
 
@@ -110,18 +108,12 @@ class Metrics:
             spread = self.request_seconds[operation] = Spread()
         spread.observe(seconds)
 
-    def refused(self, operation: str, code: str, committed: object) -> None:
+    def refused(self, operation: str, refused: Refused) -> None:
         """An answer was a refusal."""
         if operation in FENCED:
-            self.fence_refused(code)
-        if code == "OUTCOME_UNKNOWN":
-            self.past_deadline["unknown"] += 1
-        elif code == "SERVICE_OVERLOADED":
-            # Each shed call is answered so too; what is left over ran past its deadline.
-            if self._shed_untold:
-                self._shed_untold -= 1
-            else:
-                self.past_deadline["false"] += 1
+            self.fence_refused(refused.code)
+        if isinstance(refused, PastDeadline):
+            self.past_deadline[str(refused.facts["committed"]).lower()] += 1
 
     # The observer of the writer
 

@@ -7,7 +7,7 @@ stays what it is, so that it is answered and logged as the bug it is.
 import errno
 import sqlite3
 
-from feltd.errors import Refused
+from feltd.errors import PastDeadline, Refused
 
 #: Errors after which SQLite may have rolled the transaction back, or says nothing it can stand for.
 STORAGE = {
@@ -28,9 +28,11 @@ STORAGE = {
 #: A file that shows one of these is not written to any more.
 DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 
-
 #: Somebody else's lock: nothing is wrong with the storage itself.
 BUSY = frozenset((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED))
+
+
+PERHAPS = "the call may or may not have been committed; repeat it"
 
 
 class FileReplaced(Exception):
@@ -76,15 +78,22 @@ def refusal(error: BaseException) -> Exception:
     return told
 
 
-def unknown(error: BaseException | None = None) -> Refused:
+def unknown(error: BaseException) -> Refused:
     """Nobody can say whether the commit is on disk."""
-    told = Refused(
-        "OUTCOME_UNKNOWN",
-        "the call may or may not have been committed; repeat it",
-        committed="unknown",
-    )
+    told = Refused("OUTCOME_UNKNOWN", PERHAPS, committed="unknown")
     told.__cause__ = error
     return told
+
+
+def never_begun() -> PastDeadline:
+    """Its deadline came before its turn."""
+    told = "request exceeded the server deadline"
+    return PastDeadline("SERVICE_OVERLOADED", told, committed=False)
+
+
+def not_over() -> PastDeadline:
+    """It had begun by its deadline and still runs."""
+    return PastDeadline("OUTCOME_UNKNOWN", PERHAPS, committed="unknown")
 
 
 def halted(error: BaseException) -> Refused:

@@ -24,7 +24,7 @@ from feltd.store.connect import Connection
 from feltd.store.deadlines import Deadlines
 from feltd.store.guard import Guard
 from feltd.store.lanes import Lanes, Operation
-from feltd.store.trouble import halted, is_over, unknown
+from feltd.store.trouble import halted, is_over, never_begun, not_over
 from feltd.store.tx import Tx
 
 C = TypeVar("C")
@@ -246,13 +246,9 @@ class Writer:
             return
         if operation.start():
             self.waiting -= 1
-            operation.future.set_exception(
-                Refused(
-                    "SERVICE_OVERLOADED", "request exceeded the server deadline", committed=False
-                )
-            )
+            operation.future.set_exception(never_begun())
         else:
-            self._loop.call_later(UNKNOWN_AFTER_S, _set, operation.future, None, unknown())
+            self._loop.call_later(UNKNOWN_AFTER_S, _set, operation.future, None, not_over())
 
     def _give_up(self, operation: Operation) -> None:
         if operation.start():

@@ -66,7 +66,7 @@ class World:
         self.polls: list[Any] = []
         self.shed: list[tuple[str, bool]] = []
         self.answered: list[tuple[str, int]] = []
-        self.refusals: list[tuple[str, str, object]] = []
+        self.refusals: list[tuple[str, str]] = []
 
 
 class Seen:
@@ -81,8 +81,8 @@ class Seen:
     def answered(self, operation: str, status: int, seconds: float) -> None:
         self._world.answered.append((operation, status))
 
-    def refused(self, operation: str, code: str, committed: object) -> None:
-        self._world.refusals.append((operation, code, committed))
+    def refused(self, operation: str, refused: Refused) -> None:
+        self._world.refusals.append((operation, refused.code))
 
 
 async def health(request: Request) -> Reply:

@@ -162,7 +162,7 @@ def test_48_calls_at_work_and_the_49th_is_refused_while_health_and_heartbeats_go
         assert [talk.answer().status for talk in talks] == [200] * 48
         house.eventually(lambda: house.stack.admission.in_flight == 0)
         assert house.world.shed == [("in_flight", False)] * 2
-        assert ("hold", "SERVICE_OVERLOADED", False) in house.world.refusals
+        assert ("hold", "SERVICE_OVERLOADED") in house.world.refusals
 
 
 def test_no_way_out_of_a_call_keeps_its_permit(house: House) -> None:

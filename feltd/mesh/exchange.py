@@ -79,7 +79,7 @@ def _exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:
     return ExchangeAnswer(
         outcomes=done,
         claims=told.claims,
-        assigned_claims=found.assigned_claims,
+        assigned_claims=[],
         fenced_claims=found.fenced_claims,
         unknown_claims=found.unknown_claims,
         cancel_claims=found.cancel_claims,

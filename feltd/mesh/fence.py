@@ -186,9 +186,6 @@ SELECT c.workload_id, c.fencing_token
  ORDER BY c.fencing_token
 """
 
-#: Being heard is written down at most this often for each worker.
-HEARD_EVERY_MS = 1_000
-
 
 def start(tx: Tx, ask: Ask[Start], now: Now) -> Outcome:
     """CLAIMED → RUNNING. Repeating while the claim lives changes nothing.
@@ -243,14 +240,13 @@ def renew_held(
     worker: Row,
     claim_ids: tuple[str, ...],
     lease_ms: int | None = None,
-    progress: Mapping[str, Progress] | None = None,
 ) -> dict[str, int]:
     """Renew those of `claim_ids` that the worker's present incarnation holds: id → new end.
 
     For heartbeats, whose caller is already known to be the worker. Ids that are not held are
     passed over; the heartbeat names them among its differences.
     """
-    named, told = set(claim_ids), progress or {}
+    named = set(claim_ids)
     renewed: dict[str, int] = {}
     owner = {"worker_id": worker["worker_id"], "incarnation": worker["incarnation"]}
     for claim in tx.rows(LIVE_OF_WORKER, owner):
@@ -264,7 +260,7 @@ def renew_held(
             "key_id": "",
             "now_ms": now.lease_ms,
             "wall_ms": now.wall_ms,
-            "progress": _progress(told.get(claim_id)),
+            "progress": None,
         }
         params["until_ms"] = _until_ms(tx, now, params, lease_ms)
         row = tx.row(RENEW, params)
@@ -335,7 +331,7 @@ def hold(tx: Tx, now: Now, sql: str, params: Mapping[str, object]) -> Row | None
     row = tx.row(sql, params)
     if row is None and refusal.settled(tx, now, params["worker_id"]):
         row = tx.row(sql, params)
-    if row is not None and row["last_seen_at_ms"] + HEARD_EVERY_MS <= now.lease_ms:
+    if row is not None and row["last_seen_at_ms"] + workers.HEARD_EVERY_MS <= now.lease_ms:
         workers.heard(tx, str(params["worker_id"]), now)
     return row
 

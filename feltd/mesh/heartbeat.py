@@ -11,7 +11,7 @@ from msgspec.json import encode
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.mesh import drain, fence, holding, lifecycle, workers
+from feltd.mesh import drain, fence, lifecycle, workers
 from feltd.model.base import Ask
 from feltd.model.claim import Progress
 from feltd.model.worker import (
@@ -49,8 +49,7 @@ UPDATE workers
 """
 
 HELD = """
-SELECT c.fencing_token, c.workload_id, c.issued_at_ms, c.how, w.expires_at_ms, w.started_at_ms,
-       w.cancel_requested
+SELECT c.fencing_token, c.workload_id, c.issued_at_ms, w.expires_at_ms, w.cancel_requested
   FROM claims c
   JOIN workloads w ON w.workload_id = c.workload_id
  WHERE c.worker_id = :worker_id
@@ -104,7 +103,7 @@ def differences(tx: Tx, worker: Row, reported_ids: Collection[str], now: Now) ->
     `reported_ids` are claim ids as it sent them. A lease that is over counts as fenced here,
     although the row may wait for its recovery.
     """
-    return _compare(tx, _held(tx, worker["worker_id"]), reported_ids, now)
+    return _compare(_held(tx, worker["worker_id"]), reported_ids, now)
 
 
 def require_present(row: Row) -> None:
@@ -181,14 +180,14 @@ def _answer(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
     held = _held(tx, ask.id)
     if beat.progress:
         _tell_progress(tx, ask.id, held, beat.progress)
-    found = _compare(tx, held, beat.running_claims, now)
+    found = _compare(held, beat.running_claims, now)
     registered, reported = row["concurrency"], beat.capacity.concurrency
     return HeartbeatAnswer(
         worker=workers.show(row, [_id(claim) for claim in held]),
         fenced_claims=found.fenced_claims,
         unknown_claims=found.unknown_claims,
         cancel_claims=found.cancel_claims,
-        assigned_claims=found.assigned_claims,
+        assigned_claims=[],
         renewed=renewed,
         grant_expires_at_ms=row["authority_expires_at_ms"],
         server_time_ms=now.lease_ms,
@@ -201,24 +200,17 @@ def _answer(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
     )
 
 
-def _compare(tx: Tx, held: Iterable[Row], reported_ids: Collection[str], now: Now) -> Differences:
+def _compare(held: Iterable[Row], reported_ids: Collection[str], now: Now) -> Differences:
     live = {_id(claim): claim for claim in held if claim["expires_at_ms"] > now.lease_ms}
     named = set(reported_ids)
-    unnamed = [(claim_id, claim) for claim_id, claim in live.items() if claim_id not in named]
-    assigned = {
-        claim_id: holding.live_claim(tx, claim["fencing_token"])
-        for claim_id, claim in unnamed
-        if claim["how"] == "directed" and claim["started_at_ms"] is None
-    }
     return Differences(
         fenced_claims=sorted(named - live.keys()),
         unknown_claims=[
             claim_id
-            for claim_id, claim in unnamed
-            if claim_id not in assigned and claim["issued_at_ms"] + UNKNOWN_AFTER_MS < now.lease_ms
+            for claim_id, claim in live.items()
+            if claim_id not in named and claim["issued_at_ms"] + UNKNOWN_AFTER_MS < now.lease_ms
         ],
         cancel_claims=[claim_id for claim_id, claim in live.items() if claim["cancel_requested"]],
-        assigned_claims=[claim for claim in assigned.values() if claim is not None],
     )
 
 

@@ -73,20 +73,6 @@ def of_worker(row: Row | Mapping[str, Any]) -> Offered:
     )
 
 
-def first_failing(
-    worker: Row | Mapping[str, Any],
-    workload: Row | Mapping[str, Any],
-    now: Now,
-    *,
-    active: int,
-) -> list[str]:
-    """The first rule that keeps this worker from this workload: one name of RULES, or none.
-
-    Takes a workers row and a workloads row; `active` is how many live claims the worker holds.
-    """
-    return failing(worker, workload, now, active=active)[:1]
-
-
 def failing(
     worker: Row | Mapping[str, Any],
     workload: Row | Mapping[str, Any],
@@ -94,7 +80,10 @@ def failing(
     *,
     active: int,
 ) -> list[str]:
-    """Every rule that keeps this worker from this workload, in the order of RULES."""
+    """Every rule that keeps this worker from this workload, in the order of RULES.
+
+    Takes a workers row and a workloads row; `active` is how many live claims the worker holds.
+    """
     rules: list[str] = []
     if worker["tenant_id"] != workload["tenant_id"]:
         rules.append("tenant")

@@ -31,8 +31,6 @@ RESERVED = frozenset(
 )
 #: Ends that are nobody's attempt: nothing is spent and the workload may be taken again at once.
 FREE = frozenset({"released", "restored", "authority_lost", "evicted"})
-#: Ends after which no policy tries again.
-FATAL = frozenset({"queue_timeout", "total_timeout", "dependency_failed"})
 #: So many releases in a row say that no worker wants it; a person looks at it then.
 RELEASES_MAX = 100
 #: One point of priority is worth a minute of waiting.
@@ -78,9 +76,9 @@ def fate(
     spent = int(costs)
     exhausted = held["attempts_spent"] + spent >= held["max_attempts"]
     releases = held["releases"] + 1 if kind == "released" else 0
-    if held["cancel_requested"] or kind == "cancelled_by_force" or to == "CANCELLED":
+    if held["cancel_requested"] or kind == "cancelled_by_force":
         return Fate("CANCELLED", None, spent, releases)
-    if to == "DEAD_LETTERED" or kind in FATAL or exhausted or releases >= RELEASES_MAX:
+    if to == "DEAD_LETTERED" or exhausted or releases >= RELEASES_MAX:
         return Fate("DEAD_LETTERED", None, spent, releases)
     if kind in FREE or to == "READY":
         return Fate("READY", now.lease_ms, spent, releases)

@@ -37,8 +37,6 @@ from feltd.model.grant import Token as GrantToken
 
 #: The shape of the registration contract; 1 since the first.
 CONTRACT_VERSION: Literal[1] = 1
-HEARTBEAT_INTERVAL_MS_DEFAULT = 10_000
-HEARTBEAT_TIMEOUT_MS_DEFAULT = 30_000
 HEARTBEAT_TIMEOUT_MS_MAX = 3_600_000
 CONCURRENCY_MAX = 1_024
 #: Outcomes one reconciliation carries, as many as an exchange has items.
@@ -215,13 +213,12 @@ class Differences(Struct, frozen=True, kw_only=True):
     """Where the worker's account of its claims and the rows differ.
 
     fenced: stop these · unknown: live here, not reported, issued over 5 s ago · cancel: asked to
-    be cancelled · assigned: given to the worker, which has not yet named them.
+    be cancelled.
     """
 
     fenced_claims: list[str]
     unknown_claims: list[str]
     cancel_claims: list[str]
-    assigned_claims: list[Claim]
 
 
 class CapacityMismatch(Struct, frozen=True, kw_only=True):

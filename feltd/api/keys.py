@@ -29,9 +29,7 @@ async def create_key(request: Request) -> Reply:
         fresh=fresh.key_material(),
         limits=request.app.config,
     )
-    done = await submit_once(
-        request, keys.create, ask, public=keys.public, again=keys.create_again
-    )
+    done = await submit_once(request, keys.create, ask, public=keys.public, again=keys.create_again)
     return reply(done.status, done.answer, {"Cache-Control": "no-store"})
 
 
@@ -69,9 +67,7 @@ async def rotate_key(request: Request) -> Reply:
         id=request.path_params["id"],
         fresh=fresh.key_material(),
     )
-    done = await submit_once(
-        request, keys.rotate, ask, public=keys.public, again=keys.rotate_again
-    )
+    done = await submit_once(request, keys.rotate, ask, public=keys.public, again=keys.rotate_again)
     return reply(done.status, done.answer, {"Cache-Control": "no-store"})
 
 

@@ -60,7 +60,14 @@ def act(
     """Write down a deed of a person or service, the body as a digest."""
     digest = hashlib.sha256(body).hexdigest()
     append(
-        tx, now, ledger(tx), "act", digest, actor=actor, action=action, subject=subject,
+        tx,
+        now,
+        ledger(tx),
+        "act",
+        digest,
+        actor=actor,
+        action=action,
+        subject=subject,
         reason=reason,
     )
 

@@ -58,7 +58,5 @@ def end(tx: Tx, now: Now, key_ids: Iterable[str], reason: Reason) -> list[str]:
 def keys_of_grants(tx: Tx, grant_ids: Iterable[str]) -> list[str]:
     """The keys bound to these grants that have not ended."""
     return [
-        row["key_id"]
-        for grant_id in grant_ids
-        for row in tx.rows(OF_GRANT, {"grant_id": grant_id})
+        row["key_id"] for grant_id in grant_ids for row in tx.rows(OF_GRANT, {"grant_id": grant_id})
     ]

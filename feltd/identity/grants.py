@@ -205,8 +205,9 @@ def issue(tx: Tx, ask: Ask[IssueGrant], now: Now) -> Grant:
             raise Refused("GRANT_DENIED", f"the parent cannot have children: {why}")
     if not ask.caller.may_see(body.tenant_id):
         raise Refused("FORBIDDEN", "the caller's key is not of this tenant")
-    extent = fit(now, Extent(body.capabilities, body.resources, body.constraints),
-                 body.expires_at_ms, parent)
+    extent = fit(
+        now, Extent(body.capabilities, body.resources, body.constraints), body.expires_at_ms, parent
+    )
     if parent is not None:
         _fit_parent(tx, body, parent)
     ends = body.expires_at_ms

@@ -323,9 +323,7 @@ def _refuse_more(caller: Caller, own: Row | None, draft: Draft) -> None:
         if not set(draft.namespaces) <= set(texts(own["namespaces"])):
             beyond.append(("/namespaces", "the caller's key does not list all these namespaces"))
         limit_ms = own["expires_at_ms"]
-        if limit_ms is not None and (
-            draft.expires_at_ms is None or draft.expires_at_ms > limit_ms
-        ):
+        if limit_ms is not None and (draft.expires_at_ms is None or draft.expires_at_ms > limit_ms):
             beyond.append(("/expires_at_ms", "is later than the end of the caller's key"))
     if beyond:
         raise unfit("FORBIDDEN", beyond)

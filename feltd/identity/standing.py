@@ -63,9 +63,7 @@ class Standing:
 
     def ending(self, wall_ms: int) -> Ending | None:
         """Why the key is not good at this wall time, None while it is."""
-        return ending(
-            self.revoked_reason, self.expires_at_ms, self.grant_expires_at_ms, wall_ms
-        )
+        return ending(self.revoked_reason, self.expires_at_ms, self.grant_expires_at_ms, wall_ms)
 
 
 def standings(tx: Tx, key_ids: Sequence[str] | None, now: Now) -> dict[str, Standing]:

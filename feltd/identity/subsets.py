@@ -171,17 +171,13 @@ def _lower(child: int | None, parent: int | None) -> int | None:
     return min(child, parent)
 
 
-def _merged(
-    parent: dict[str, str] | None, child: dict[str, str] | None
-) -> dict[str, str] | None:
+def _merged(parent: dict[str, str] | None, child: dict[str, str] | None) -> dict[str, str] | None:
     if parent is None or child is None:
         return parent if child is None else child
     return parent | child
 
 
-def _labels(
-    child: dict[str, str] | None, parent: dict[str, str] | None
-) -> dict[str, str] | None:
+def _labels(child: dict[str, str] | None, parent: dict[str, str] | None) -> dict[str, str] | None:
     given = parent or {}
     # A label is put on workers: one that is trusted must come from the parent, word for word.
     own = {key: text for key, text in (child or {}).items() if not key.startswith(TRUSTED)}
@@ -195,9 +191,7 @@ def _common(child: tuple[Any, ...] | None, parent: tuple[Any, ...] | None) -> An
     return tuple(sorted(set(child) & set(parent)))
 
 
-def _kinds(
-    child: tuple[str, ...] | None, parent: tuple[str, ...] | None
-) -> tuple[str, ...] | None:
+def _kinds(child: tuple[str, ...] | None, parent: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Kinds of both; `definition` holds each `definition#revision`."""
     if child is None or parent is None:
         return parent if child is None else child

@@ -33,9 +33,7 @@ ASK = "workload:capability:"
 
 Token = Annotated[str, Meta(min_length=1, max_length=4_096, pattern=r"\A[!-~]+\Z")]
 Uri = Annotated[str, Meta(min_length=1, max_length=1_024, pattern=r"\A[!-~]+\Z")]
-Runtime = Literal[
-    "wasm", "process", "container", "browser", "remote", "hosted", "edge", "customer"
-]
+Runtime = Literal["wasm", "process", "container", "browser", "remote", "hosted", "edge", "customer"]
 Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
 #: A definition, or one revision of it: `definition#revision`.
 WorkloadKind = Annotated[

@@ -22,10 +22,9 @@ UPDATE workers
    SET drain_by = :by,
        drain_reason = :reason,
        drain_at_ms = coalesce(drain_at_ms, :now_ms),
-       drain_until = :until,
-       no_renew_after_at_ms = coalesce(:no_renew_after_at_ms, no_renew_after_at_ms)
+       drain_until = :until
  WHERE worker_id = :worker_id
-   AND (:own = 0 OR drain_until IS NULL OR drain_until = 'registered')
+   AND (:own = 0 OR drain_by IS NULL OR drain_by = :by)
 """
 
 BOUND = """
@@ -33,6 +32,7 @@ UPDATE workers
    SET no_renew_after_at_ms = :no_renew_after_at_ms
  WHERE worker_id = :worker_id
    AND drain_at_ms IS NOT NULL
+   AND (:own = 0 OR no_renew_after_at_ms IS NULL OR no_renew_after_at_ms > :no_renew_after_at_ms)
 """
 
 LIFT = """
@@ -74,7 +74,8 @@ def drain(tx: Tx, ask: Ask[DrainRequest], now: Now) -> Drained:
     READY goes to DRAINING, and to OFFLINE at once when nothing is held; in any other lifecycle
     the intent stands and takes hold when the worker would become READY. `no_renew_after_ms`: no
     lease of it is moved out past now + that. Repeating keeps when it began and takes the newer
-    reason; a worker's own drain never replaces an operator's. Refuses WORKER_NOT_FOUND, FORBIDDEN.
+    reason. A worker's own drain never replaces an operator's and only brings a bound nearer.
+    Refuses WORKER_NOT_FOUND, FORBIDDEN.
     """
     principals.confirm(tx, ask.caller, now)
     own = _is_own(ask)
@@ -145,22 +146,13 @@ def stand(
 ) -> None:
     """Write the intent down. `own`: a worker's, which leaves an operator's as it is.
 
-    When it began stays; a bound on renewals replaces the former one and holds in either case.
+    When it began stays. A bound on renewals holds in either case: an operator's replaces the
+    former one, a worker's own only where it comes sooner.
     """
-    tx.change(
-        STAND,
-        {
-            "worker_id": worker_id,
-            "by": by,
-            "reason": reason,
-            "now_ms": now.lease_ms,
-            "until": until,
-            "no_renew_after_at_ms": no_renew_after_at_ms,
-            "own": int(own),
-        },
-    )
+    params: dict[str, object] = {"worker_id": worker_id, "own": int(own)}
+    tx.change(STAND, {**params, "by": by, "reason": reason, "now_ms": now.lease_ms, "until": until})
     if no_renew_after_at_ms is not None:
-        tx.change(BOUND, {"worker_id": worker_id, "no_renew_after_at_ms": no_renew_after_at_ms})
+        tx.change(BOUND, {**params, "no_renew_after_at_ms": no_renew_after_at_ms})
 
 
 def settle(tx: Tx, worker_id: str, now: Now, actor: str | None = None) -> None:

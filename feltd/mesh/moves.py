@@ -33,7 +33,8 @@ def recover(tx: Tx, ask: Ask[None], now: Now) -> Worker:
     if row["lifecycle"] != "RECOVERING":
         if not lifecycle.begin_recovery(tx, now, row["worker_id"], "recover"):
             raise _denied(_from(tx, row), "RECOVERING")
-        _write_down(tx, ask, now, "recover", row)
+        _tell(tx, ask, now, "recover", row)
+        _act(tx, ask, now, "recover")
     return _shown(tx, row, now)
 
 
@@ -53,14 +54,12 @@ def transition(tx: Tx, ask: Ask[Transition], now: Now) -> Worker:
     worker_id = row["worker_id"]
     actor = str(ask.caller.subject)
     if to == "DRAINING":
+        # Settling walks the edge and tells of it.
         drain.stand(tx, now, worker_id, by=actor, until="resumed")
-    elif to == "RECOVERING":
-        lifecycle.begin_recovery(tx, now, worker_id, "recover")
-    elif to == "READY":
-        lifecycle.make_ready(tx, worker_id)
     else:
-        _offline(tx, now, row)
-    _write_down(tx, ask, now, "transition", row, encode(ask.body))
+        _walk(tx, now, row, to)
+        _tell(tx, ask, now, "transition", row)
+    _act(tx, ask, now, "transition", encode(ask.body))
     if to != "RECOVERING":
         drain.settle(tx, worker_id, now, actor)
     return _shown(tx, row, now)
@@ -81,7 +80,8 @@ def remove(tx: Tx, ask: Ask[None], now: Now) -> None:
     if not lifecycle.go_offline(tx, worker_id, "removed"):
         lifecycle.lose(tx, worker_id, "removed")
     tx.change(REMOVE, {"worker_id": worker_id, "now_ms": now.lease_ms})
-    _write_down(tx, ask, now, "remove", row)
+    _tell(tx, ask, now, "remove", row)
+    _act(tx, ask, now, "remove")
     tx.tell("worker", worker_id)
     tx.tell("worker_offline", worker_id)
 
@@ -96,17 +96,19 @@ def _from(tx: Tx, row: Row) -> str:
     return lifecycle.shown(row, len(workers.live_claims(tx, row["worker_id"])))
 
 
-def _offline(tx: Tx, now: Now, row: Row) -> None:
+def _walk(tx: Tx, now: Now, row: Row, to: str) -> None:
     worker_id = row["worker_id"]
-    lifecycle.go_offline(tx, worker_id, "transition")
-    attempts.end_claims_of(tx, now, worker_id, "worker_lost")
-    tx.tell("worker_offline", worker_id)
+    if to == "RECOVERING":
+        lifecycle.begin_recovery(tx, now, worker_id, "recover")
+    elif to == "READY":
+        lifecycle.make_ready(tx, worker_id)
+    else:
+        lifecycle.go_offline(tx, worker_id, "transition")
+        attempts.end_claims_of(tx, now, worker_id, "worker_lost")
+        tx.tell("worker_offline", worker_id)
 
 
-def _write_down(
-    tx: Tx, ask: Ask[None] | Ask[Transition], now: Now, verb: str, row: Row, body: bytes = b""
-) -> None:
-    actor = str(ask.caller.subject)
+def _tell(tx: Tx, ask: Ask[None] | Ask[Transition], now: Now, verb: str, row: Row) -> None:
     after = workers.present(tx, row["worker_id"])
     workers.told(
         tx,
@@ -115,9 +117,12 @@ def _write_down(
         row,
         from_state=row["lifecycle"],
         to_state=after["lifecycle"],
-        actor=actor,
+        actor=str(ask.caller.subject),
     )
-    audit.act(tx, now, actor, verb, ask.id, body=body)
+
+
+def _act(tx: Tx, ask: Ask[None] | Ask[Transition], now: Now, verb: str, body: bytes = b"") -> None:
+    audit.act(tx, now, str(ask.caller.subject), verb, ask.id, body=body)
 
 
 def _shown(tx: Tx, row: Row, now: Now) -> Worker:

@@ -228,6 +228,23 @@ def test_a_workers_own_drain_never_replaces_an_operators(house: House) -> None:
     assert house.registers(process_id="second", takeover=True).worker.drain is not None
 
 
+def test_an_operators_drain_until_the_next_registration_is_an_operators_too(house: House) -> None:
+    edge = house.worker()
+    [held] = edge.takes()
+    house.drain(edge.id, until="registered", no_renew_after_ms=5_000)
+    bound_ms = house.mesh.now.lease_ms + 5_000
+
+    after = edge.leave(no_renew_after_ms=60_000).worker.drain
+
+    assert after is not None
+    assert (after.by, after.no_renew_after_at_ms) == ("service:operator", bound_ms)
+    edge.says("release", held)
+    assert edge.shown().offline_reason == "drained"
+    later = house.drain(edge.id, no_renew_after_ms=9_000).worker.drain
+    assert later is not None
+    assert later.no_renew_after_at_ms == house.mesh.now.lease_ms + 9_000
+
+
 def test_draining_needs_the_right(house: House) -> None:
     edge, other = house.worker(), house.worker("other")
 

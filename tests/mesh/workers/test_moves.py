@@ -114,6 +114,11 @@ def test_draining_by_hand_is_a_drain(house: House) -> None:
     edge.takes()
 
     assert house.transition(edge.id, "DRAINING").drain is not None
+    told = house.mesh.row("SELECT kind, from_state, to_state, actor FROM events ORDER BY seq DESC")
+    assert tuple(told) == ("drain", "READY", "DRAINING", "service:operator")
+    assert house.mesh.row("SELECT action FROM audit WHERE kind = 'act' ORDER BY seq DESC")[0] == (
+        "transition"
+    )
     assert house.operates("resume", edge.id).lifecycle == "READY"
 
 

@@ -35,6 +35,7 @@ from feltd.errors import Refused
 from feltd.identity.keyring import Keyring
 from feltd.store.probe import Probe
 from feltd.store.readers import Readers
+from feltd.store.tx import Row
 from feltd.store.writer import Writer
 
 
@@ -53,7 +54,7 @@ class Context:
     metrics: Metrics
     health: Health
     probe: Probe
-    readiness: Shared
+    readiness: Shared[Row]
     schema_version: int
     stack: Stack = field(init=False)
     #: How many connections are open.

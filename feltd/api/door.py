@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from feltd.api.request import Request
 from feltd.api.routes import Route
@@ -43,6 +44,8 @@ TENANT_HEADER = b"x-feltd-tenant"
 #: Compared with when a key is unknown, so that unknown and wrong cost the same.
 _NOBODY = hashlib.sha256(b"nobody").digest()
 
+log = structlog.get_logger("feltd.door")
+
 
 class Named(Protocol):
     """A body that may name its tenant."""
@@ -66,6 +69,7 @@ class Door:
         # Nothing is known before the first fill; nothing is again after a foreign write.
         self._blank = True
         self._catching_up: asyncio.Task[None] | None = None
+        self._failing = False
         self._used: dict[str, int] = {}
 
     async def fill(self, readers: Readers) -> None:
@@ -161,10 +165,15 @@ class Door:
         self._blank = False
         try:
             found = await self._readers.read(standings, wanted, FILL_TIMEOUT_MS)
-        except BaseException:
+        except BaseException as error:
             self._stale |= asked
             self._blank = self._blank or wanted is None
+            if isinstance(error, Exception) and not self._failing:
+                # Once: every call that waits for a key would say it again.
+                self._failing = True
+                log.error("bearer authentication worker failed", error=repr(error))
             raise
+        self._failing = False
         if self._blank:
             return
         # What changed while this was read is older here than in the database.

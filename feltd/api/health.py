@@ -8,9 +8,10 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+import structlog
 from msgspec import Struct
 
 from feltd import __version__
@@ -21,6 +22,11 @@ from feltd.errors import Refused
 from feltd.mesh import ledger
 from feltd.model.base import Ask
 from feltd.model.health import HealthAnswer, ReadinessAnswer, ReadyAnswer, Reason
+from feltd.store.probe import Probe
+from feltd.store.readers import Readers
+from feltd.store.tx import Row
+
+T = TypeVar("T")
 
 CLEAN = "clean"
 RECOVERED = "recovered-incomplete-write"
@@ -35,6 +41,10 @@ DISK_FREE_BYTES_MIN = 64 * 1024 * 1024
 WAL_RESET_FIXED = (3, 51, 3)
 WAL_RESET_BACKPORTS = ((3, 50, 7), (3, 44, 6))
 READY_SHARED_MS = 1_000
+#: Every 503 says when to ask again; a probe costs little.
+RETRY_AFTER = {"Retry-After": "1"}
+
+log = structlog.get_logger("feltd.health")
 
 
 class Finding(NamedTuple):
@@ -43,14 +53,6 @@ class Finding(NamedTuple):
     label: str = CLEAN
     detail: Mapping[str, int | None] | None = None
     last_stop: str = CLEAN
-
-
-class Faring(Protocol):
-    """How one entry of the keeper has fared."""
-
-    last_ok_ms: int
-    failing: int
-    trouble: str
 
 
 class Keeping(Protocol):
@@ -79,7 +81,6 @@ class Health:
         self.recovering_until_ms = 0
         #: Why nothing is accepted any more, while the daemon stops; '' before.
         self.stopping = ""
-        self.instance_id = ""
         self._clock = clock
         self._tick_ms = tick_ms
         self._transport = transport
@@ -212,16 +213,16 @@ class ReadyQuery(Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool = False
 
 
-class Shared:
+class Shared(Generic[T]):
     """One answer for all who ask within a second, made once however many wait for it."""
 
-    def __init__(self, make: Callable[[], Any], shared_ms: int = READY_SHARED_MS) -> None:
+    def __init__(self, make: Callable[[], Awaitable[T]], shared_ms: int = READY_SHARED_MS) -> None:
         self._make = make
         self._shared_ms = shared_ms
-        self._task: Any = None
+        self._task: asyncio.Future[T] | None = None
         self._made_s = 0.0
 
-    async def get(self) -> Any:
+    async def get(self) -> T:
         """The shared answer, or the refusal everybody shares."""
         fresh = time.monotonic() - self._made_s < self._shared_ms / 1_000
         if self._task is None or (self._task.done() and not fresh):
@@ -229,7 +230,7 @@ class Shared:
             self._task.add_done_callback(self._done)
         return await asyncio.shield(self._task)
 
-    def _done(self, task: Any) -> None:
+    def _done(self, task: asyncio.Future[T]) -> None:
         self._made_s = time.monotonic()
         if not task.cancelled():
             # Looked at here, so that an answer nobody waits for leaves no warning behind.
@@ -267,24 +268,28 @@ async def get_ready(request: Request) -> Reply:
                 "code": refused.code,
                 "probe_ms": int((time.monotonic() - started_s) * 1_000),
             },
-            {"Retry-After": "1"},
+            RETRY_AFTER,
         )
-    members["ready"] = not (query.strict and not health.acknowledged)
-    return reply(200 if members["ready"] else 503, members)
+    if query.strict and not health.acknowledged:
+        return reply(503, members | {"ready": False}, RETRY_AFTER)
+    return reply(200, members)
+
+
+async def durable_ledger(probe: Probe, readers: Readers) -> Row:
+    """The ledger after one durable write. Refuses STORAGE_PROBE_FAILED; the log says why."""
+    try:
+        await probe.durable()
+        return await readers.read(ledger.read, None)
+    except Refused as refused:
+        log.error("readiness worker failed", code=refused.code, detail=refused.detail)
+        told = "readiness check temporarily unavailable"
+        raise Refused("STORAGE_PROBE_FAILED", told, committed=False) from refused
 
 
 async def get_readiness(request: Request) -> Reply:
     """GET /v1/readiness: one durable write, shared by all who ask within a second."""
     app = request.app
-    try:
-        await app.readiness.get()
-        found = await app.readers.read(ledger.read, None)
-    except Refused:
-        raise Refused(
-            "STORAGE_PROBE_FAILED",
-            "readiness check temporarily unavailable",
-            committed=False,
-        ) from None
+    found = await app.readiness.get()
     return reply(
         200,
         {

@@ -12,13 +12,14 @@ import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
 
 from feltd.api.app import Context, application
 from feltd.api.door import Door
-from feltd.api.health import Health, Shared
+from feltd.api.health import Health, Shared, durable_ledger
 from feltd.api.listen import local_socket_path, raise_file_limit
 from feltd.api.metrics import Metrics
 from feltd.api.polls import Polls
@@ -134,7 +135,7 @@ class Daemon:
             metrics=self.metrics,
             health=self.health,
             probe=probe,
-            readiness=Shared(probe.durable),
+            readiness=Shared(partial(durable_ledger, probe, self.readers)),
             schema_version=opened.schema_version,
         )
         settings = ServerSettings(

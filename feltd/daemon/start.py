@@ -44,7 +44,6 @@ class Opened(NamedTuple):
     clock: LeaseClock
     marker: Marker
     finding: Finding
-    instance_id: str
     schema_version: int
     #: Lease time since the last run wrote some down, given back to somebody; 0: to nobody.
     credited_ms: int
@@ -102,7 +101,6 @@ async def open_database(config: Config) -> Opened:
         clock,
         marker,
         finding,
-        str(found["instance_id"]),
         run.schema_version,
         clock.now().lease_ms - found["lease_ms"] if run.credited else 0,
         check and not before,

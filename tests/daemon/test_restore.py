@@ -75,7 +75,8 @@ def test_a_copy_put_back_ends_its_claims_and_issues_greater_tokens(
     assert missing is None if sidecar == "lost" else missing > 0
     assert "STORAGE_RECOVERED" in {reason["code"] for reason in told["reasons"]}
     assert daemon.call("GET", "/health/ready").status == 200
-    assert daemon.call("GET", "/health/ready?strict=true").status == 503
+    strict = daemon.call("GET", "/health/ready?strict=true")
+    assert (strict.status, strict.headers["retry-after"]) == (503, "1")
 
     found = daemon.get(f"/v1/workloads/{past.waiting}", key=past.mesh.submitter_key)
     assert found["state"] == "READY"

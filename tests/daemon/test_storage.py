@@ -209,6 +209,7 @@ def test_a_lock_held_by_a_shell_stalls_readiness_and_not_liveness(daemon: Daemon
         readiness = daemon.call("GET", "/v1/readiness")
         assert (readiness.status, readiness.body["code"]) == (503, "STORAGE_PROBE_FAILED")
         assert readiness.body["detail"] == "readiness check temporarily unavailable"
+        assert '"event": "readiness worker failed"' in daemon.told()
     finally:
         shell.execute("ROLLBACK")
         shell.close()

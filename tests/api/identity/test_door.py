@@ -39,6 +39,8 @@ class Stage:
     def __init__(self) -> None:
         self.wall_ms = START_MS
         self.reads = 0
+        #: What every reading fails with.
+        self.trouble: Refused | None = None
         #: Held: a reading has read the database and waits for `gate` before it answers.
         self.gate: asyncio.Event | None = None
         self.held = asyncio.Event()
@@ -52,6 +54,8 @@ class Stage:
     async def read(self, fn: Callable[..., Any], cmd: Any, timeout_ms: int = 0) -> Any:
         """What the door reads through: counted, and held after the database was read."""
         self.reads += 1
+        if self.trouble is not None:
+            raise self.trouble
         found = await self.readers.read(fn, cmd)
         if self.gate is not None:
             self.held.set()
@@ -119,6 +123,20 @@ async def test_strangers_cost_no_read(tmp_path: Path) -> None:
         assert (await stage.refused(f"Bearer {made_up}")).code == "UNAUTHENTICATED"
 
         assert stage.reads == 1
+
+
+async def test_keys_that_cannot_be_read_let_nobody_in_and_are_logged_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with staged(tmp_path / "f.db") as stage:
+        made = await stage.key()
+        stage.trouble = Refused("STORAGE_UNAVAILABLE", "the database could not be read")
+        for _ in range(3):
+            assert (await stage.refused(f"Bearer {made.secret}")).code == "STORAGE_UNAVAILABLE"
+        assert capsys.readouterr().out.count("bearer authentication worker failed") == 1
+
+        stage.trouble = None
+        assert (await stage.enters(made)).key_id == made.key_id
 
 
 async def test_a_revocation_holds_at_the_next_call(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from feltd.store.tx import Row, Tx
 
 #: Claims ended within the transaction that changes the grant: 500 ends take about 20 ms.
 CLAIMS_AT_ONCE = 500
-#: Workers that hold nothing and are settled within it, for each grant; the others follow.
-IDLE_AT_ONCE = 100
+#: Workers settled within it, of all the grants below together; the others follow.
+WORKERS_AT_ONCE = 500
 #: Workers looked at in one round of the keeper.
 WORKERS_A_ROUND = 200
 
@@ -249,15 +249,16 @@ def _follow(tx: Tx, now: Now, affected: Affected) -> Regranted:
     for grant_id in affected.grant_ids:
         tx.change(UNSETTLE, {"grant_id": grant_id})
     fenced: list[str] = []
+    room_left = WORKERS_AT_ONCE
     # Holders first: the claims of revoked authority are what may not run on.
-    for statement, limit in (
-        (HOLDING_OF_GRANT, CLAIMS_AT_ONCE),
-        (UNSETTLED_OF_GRANT, IDLE_AT_ONCE),
-    ):
+    for statement in (HOLDING_OF_GRANT, UNSETTLED_OF_GRANT):
         for grant_id in grant_ids:
-            for row in tx.rows(statement, {"grant_id": grant_id, "limit": limit}):
-                if len(fenced) < CLAIMS_AT_ONCE:
-                    fenced += settle(tx, now, row["worker_id"], limit=CLAIMS_AT_ONCE - len(fenced))
+            if room_left <= 0 or len(fenced) >= CLAIMS_AT_ONCE:
+                break
+            found = tx.rows(statement, {"grant_id": grant_id, "limit": room_left})
+            room_left -= len(found)
+            for row in found:
+                fenced += settle(tx, now, row["worker_id"], limit=CLAIMS_AT_ONCE - len(fenced))
     held = [tx.row(HELD_UNSETTLED, {"grant_id": grant_id}) for grant_id in grant_ids]
     return Regranted(
         grant_id=affected.grant_id,

@@ -197,6 +197,24 @@ def test_what_does_not_fit_into_one_transaction_is_fenced_and_ends_later(
     house.keeps_its_promises()
 
 
+def test_a_change_of_many_grants_settles_so_many_workers_at_once(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bound holds for the grant and all below it together."""
+    monkeypatch.setattr(authority, "WORKERS_AT_ONCE", 3)
+    for name in ("one", "two"):
+        below = house.grant_for("registrar", parent_grant=house.grant.id)
+        for place in range(3):
+            house.worker(f"{name}-{place}", grant=below)
+
+    house.revoke(house.grant)
+
+    unsettled = "SELECT count(*) FROM workers WHERE authority_unsettled = 1"
+    assert house.mesh.row(unsettled)[0] == 3
+    house.mesh.run(authority.sweep, 50)
+    assert house.mesh.row(unsettled)[0] == 0
+
+
 def test_a_half_settled_worker_still_keeps_its_promises(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +236,6 @@ def test_a_half_settled_worker_still_keeps_its_promises(
 
 def test_a_fenced_verb_settles_its_own_worker(house: House, monkeypatch: Any) -> None:
     monkeypatch.setattr(authority, "CLAIMS_AT_ONCE", 0)
-    monkeypatch.setattr(authority, "IDLE_AT_ONCE", 0)
     wide = house.grant_for("registrar", may=may("documents.extract", "documents.sign"))
     edge = house.worker(grant=wide, capacity={"concurrency": 4})
     [kept] = edge.takes()

@@ -95,6 +95,18 @@ def test_a_label_that_looks_like_a_secret_is_refused_without_echo(house: House) 
     assert "hunter2" not in str(refused.facts) + refused.detail
 
 
+def test_a_key_that_is_issued_is_a_deed_though_nothing_else_changes(house: House) -> None:
+    house.registers()
+    deeds = "SELECT count(*) FROM audit WHERE action = 'register'"
+    events = "SELECT count(*) FROM events WHERE kind = 'register'"
+    house.registers()
+    assert house.mesh.row(deeds)[0] == 1
+
+    house.registers(issue_key=True)
+
+    assert (house.mesh.row(deeds)[0], house.mesh.row(events)[0]) == (2, 1)
+
+
 def test_shape_is_refused_before_the_grant_is_looked_at(house: House) -> None:
     stranger = house.key("stranger", ["workers:register"], None)
 

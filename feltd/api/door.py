@@ -32,7 +32,8 @@ FILL_TIMEOUT_MS = 30_000
 #: Keys whose use is written down in one operation of the writer.
 USED_MAX = 500
 
-SCHEME = "Bearer "
+#: HTTP knows the scheme in any case.
+SCHEME = "bearer "
 #: What these open belongs to no tenant and tells of all of them.
 WHOLE_DAEMON = frozenset({"audit:read", "backup:admin", "daemon:operate", "metrics:read"})
 
@@ -110,7 +111,7 @@ class Door:
         if authorization is None or len(authorization) != HEADER_CHARS:
             raise Refused("UNAUTHENTICATED", NO_KEY)
         text = authorization[len(SCHEME) :].encode()
-        if not (authorization.startswith(SCHEME) and bearer.matches(text)):
+        if authorization[: len(SCHEME)].lower() != SCHEME or not bearer.matches(text):
             raise Refused("UNAUTHENTICATED", NO_KEY)
         key_id = authorization[ID_PLACE]
         known = self._known.get(key_id)

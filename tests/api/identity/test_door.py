@@ -115,6 +115,15 @@ async def test_a_known_key_is_let_in_without_a_read(tmp_path: Path) -> None:
         assert caller.key_id == made.key_id
 
 
+async def test_the_scheme_is_known_in_any_case(tmp_path: Path) -> None:
+    async with staged(tmp_path / "f.db") as stage:
+        made = await stage.key()
+        for scheme in ("Bearer", "bearer", "BEARER"):
+            assert (await stage.door.caller(f"{scheme} {made.secret}")).key_id == made.key_id
+        for scheme in ("Basic ", "Token  "):
+            assert (await stage.refused(f"{scheme} {made.secret}")).code == "UNAUTHENTICATED"
+
+
 async def test_strangers_cost_no_read(tmp_path: Path) -> None:
     async with staged(tmp_path / "f.db") as stage:
         for text in ("Bearer x", "Bearer " + "0" * 69, None):

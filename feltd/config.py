@@ -240,18 +240,21 @@ def _verify(config: Config) -> None:
     if (config.tls_cert is None) != (config.tls_key is None):
         raise ConfigProblem("--tls-cert and --tls-key come together")
     if config.fd is None:
-        refuse_open_bind(config, config.host)
+        refuse_open_bind(config, "--host", config.host)
 
 
-def refuse_open_bind(config: Config, host: str) -> None:
-    """Refuse an address outside loopback without one of the three ways to protect it."""
+def refuse_open_bind(config: Config, flag: str, host: str) -> None:
+    """Refuse an address outside loopback without one of the three ways to protect it.
+
+    `flag` is what it was given by.
+    """
     if is_loopback(host):
         return
     if config.no_auth:
-        raise ConfigProblem(f"--no-auth needs a loopback --host, not {host}")
+        raise ConfigProblem(f"--no-auth needs a loopback {flag}, not {host}")
     if config.tls_cert is None and not config.trust_proxy and not config.insecure_http:
         raise ConfigProblem(
-            f"--host {host} is outside loopback: give --tls-cert and --tls-key, or "
+            f"{flag} {host} is outside loopback: give --tls-cert and --tls-key, or "
             "--trust-proxy CIDR, or --insecure-http"
         )
 

@@ -9,7 +9,7 @@ import click
 from feltd.api.listen import ListenProblem
 from feltd.cli.output import Examples
 from feltd.cli.settings import load_settings, setting_options
-from feltd.config import Config, hooks
+from feltd.config import Config, ConfigProblem, hooks
 from feltd.daemon.logs import begin_log
 from feltd.daemon.place import HELD, no_database, take_lock
 from feltd.daemon.run import Daemon
@@ -45,6 +45,8 @@ def serve(config_file: Path | None, **flags: Any) -> int:
     except ListenProblem as problem:
         click.echo(f"error: {problem}", err=True)
         return 1
+    except ConfigProblem as problem:
+        raise click.UsageError(str(problem)) from None
 
 
 async def _serve(config: Config) -> int:

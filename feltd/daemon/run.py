@@ -76,8 +76,8 @@ class Daemon:
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serve until a signal or a fatal error; the exit code.
 
-        `on_ready` gets the address once connections are taken. Raises StoreProblem or
-        ListenProblem when the start fails.
+        `on_ready` gets the address once connections are taken. Raises StoreProblem, ListenProblem
+        or ConfigProblem when the start fails.
         """
         raise_file_limit(self.config.max_connections)
         if self.config.fd is not None:

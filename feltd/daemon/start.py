@@ -17,7 +17,7 @@ import structlog
 
 from feltd.api.health import CLEAN, RECOVERED, Finding
 from feltd.clock import LeaseClock, wall_ms
-from feltd.config import Config, ConfigProblem, refuse_open_bind
+from feltd.config import Config, refuse_open_bind
 from feltd.daemon.marks import Marker
 from feltd.daemon.place import no_database
 from feltd.errors import Refused
@@ -108,7 +108,7 @@ async def open_database(config: Config) -> Opened:
 
 
 def refuse_open_socket(config: Config, fd: int) -> None:
-    """A socket that is handed in is held to the rule of --host. Raises StoreProblem.
+    """A socket that is handed in is held to the rule of --host. Raises ConfigProblem.
 
     What is no socket is refused where it is listened on.
     """
@@ -117,11 +117,8 @@ def refuse_open_socket(config: Config, fd: int) -> None:
             name = handed.getsockname()
     except OSError:
         return
-    try:
-        if isinstance(name, tuple):
-            refuse_open_bind(config, str(name[0]))
-    except ConfigProblem as problem:
-        raise StoreProblem(f"--fd {fd}:", str(problem)) from None
+    if isinstance(name, tuple):
+        refuse_open_bind(config, f"--fd {fd}, bound to", str(name[0]))
 
 
 def find(

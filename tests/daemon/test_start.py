@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from feltd.api.health import CLEAN, RECOVERED
-from feltd.config import Config
+from feltd.config import Config, ConfigProblem
 from feltd.daemon.start import find, refuse_open_socket, rolled_back
-from feltd.store.connect import StoreProblem
 from feltd.store.sidecar import Mark
 from feltd.store.walfile import Tail
 
@@ -69,7 +68,7 @@ def test_a_socket_handed_in_is_held_to_the_rule_of_the_host() -> None:
         with socket.create_server((host, 0)) as handed:
             fd = handed.fileno()
             if open_to_all:
-                with pytest.raises(StoreProblem, match="outside loopback"):
+                with pytest.raises(ConfigProblem, match=f"--fd {fd}, bound to 0.0.0.0 is outside"):
                     refuse_open_socket(Config(fd=fd), fd)
                 refuse_open_socket(Config(fd=fd, insecure_http=True), fd)
             else:

@@ -7,6 +7,8 @@ is ever changed. Bodies are kept as digests only, so no secret comes in.
 
 import hashlib
 
+from msgspec.json import encode
+
 from feltd.clock import Now
 from feltd.store.tx import Row, Tx
 
@@ -115,5 +117,8 @@ def append(
 
 
 def hash_of(row: dict[str, object] | Row) -> str:
-    """SHA-256, hex, of an audit row over HASHED."""
-    return hashlib.sha256(repr(tuple(row[name] for name in HASHED)).encode()).hexdigest()
+    """SHA-256, hex, of an audit row over HASHED, as a JSON array without spaces.
+
+    Anybody can compute it again, with any tool and for ever.
+    """
+    return hashlib.sha256(encode([row[name] for name in HASHED])).hexdigest()

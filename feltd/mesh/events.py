@@ -7,6 +7,8 @@ row of its own. Every audit row's hash covers the row before it, so a change any
 
 import hashlib
 
+from msgspec.json import encode
+
 from feltd.clock import Now
 from feltd.identity.audit import act as act
 from feltd.identity.audit import append, ledger
@@ -107,8 +109,8 @@ def seal(tx: Tx, now: Now) -> None:
 
 
 def digest_of(events: list[Row]) -> str:
-    """SHA-256, hex, over event rows as UNSEALED gives them."""
+    """SHA-256, hex, over event rows as UNSEALED gives them: a JSON array a line."""
     digest = hashlib.sha256()
     for event in events:
-        digest.update(repr(tuple(event)).encode())
+        digest.update(encode(tuple(event)) + b"\n")
     return digest.hexdigest()

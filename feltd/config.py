@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 #: Environment and flag names that do not follow from the field's name.
 FLAG_OF = {"allowed_origins": "--allow-origin"}
-ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
+ORIGIN = re.compile(r"https?://(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 TRUTHS = {"1": True, "true": True, "yes": True, "on": True}
 TRUTHS |= {"": False, "0": False, "false": False, "no": False, "off": False}
@@ -195,7 +195,7 @@ def load(
         if not found:
             sources[one.name] = "default"
         elif one.name == "allowed_origins":
-            values[one.name] = tuple(sorted({value for _, many in found for value in many}))
+            values[one.name] = tuple(sorted({origin(text) for _, many in found for text in many}))
             sources[one.name] = " + ".join(source for source, _ in found)
         else:
             sources[one.name], values[one.name] = found[0]
@@ -212,6 +212,17 @@ def hooks(env: Mapping[str, str] = os.environ) -> Hooks:
     return Hooks(int(slow) if slow.isdigit() else 0, crash)
 
 
+def origin(text: str) -> str:
+    """An origin as a browser sends it, lower case: scheme, host, port. Raises ConfigProblem."""
+    known = ORIGIN.fullmatch(text.lower())
+    if known is None or not 0 < int(known["port"] or 1) <= 65_535:
+        raise ConfigProblem(
+            f"invalid --allow-origin {text!r}: name one exact origin such as "
+            "https://console.example, without a path"
+        )
+    return text.lower()
+
+
 def is_loopback(host: str) -> bool:
     """Whether an address can be reached from this machine alone."""
     if host == "localhost":
@@ -226,12 +237,6 @@ def _verify(config: Config) -> None:
     """Refuse the combinations that cannot work or would fail open."""
     if config.heartbeat_timeout_ms < 2 * config.heartbeat_interval_ms:
         raise ConfigProblem("--heartbeat-timeout-ms must be at least twice --heartbeat-interval-ms")
-    for origin in config.allowed_origins:
-        if ORIGIN.fullmatch(origin) is None:
-            raise ConfigProblem(
-                f"invalid --allow-origin {origin!r}: name one exact origin such as "
-                "https://console.example, without a path"
-            )
     for network in config.trust_proxy:
         try:
             ipaddress.ip_network(network)

@@ -74,9 +74,40 @@ def test_the_texts_of_the_two_oldest_flags_are_kept() -> None:
     assert refusal({"FELTD_MAX_IN_FLIGHT": "many"}) == "invalid --max-in-flight"
 
 
-@pytest.mark.parametrize("origin", ["*", "null", "https://a.example/path", "a.example", "ftp://a"])
-def test_an_origin_is_exact_or_refused(origin: str) -> None:
-    assert refusal(allowed_origins=(origin,)).startswith(f"invalid --allow-origin '{origin}'")
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("https://ops.example.org", "https://ops.example.org"),
+        ("HTTP://Localhost:3000", "http://localhost:3000"),
+        ("http://[::1]:8080", "http://[::1]:8080"),
+    ],
+)
+def test_an_origin_is_scheme_host_and_port(text: str, kept: str) -> None:
+    assert load({"allowed_origins": (text,)}, {}).config.allowed_origins == (kept,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "*",
+        "null",
+        "",
+        "a.example",
+        "ftp://a",
+        "file:///etc",
+        "https://a.example/",
+        "https://a.example/path",
+        "https://a@a.example",
+        "https://a.example:port",
+        "https://a.example:0",
+        "https://a.example:65536",
+        "https://*.a.example",
+        "https://[zz]",
+        "https://a.example\n",
+    ],
+)
+def test_anything_else_is_no_origin(text: str) -> None:
+    assert refusal(allowed_origins=(text,)).startswith(f"invalid --allow-origin {text!r}")
 
 
 def test_combinations_that_fail_open_are_refused() -> None:

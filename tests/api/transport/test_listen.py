@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from feltd.api.cors import check_origin
 from feltd.api.listen import (
     ListenProblem,
     adopt,
@@ -106,35 +105,3 @@ def test_the_limit_of_open_files_is_raised_and_must_hold_every_connection() -> N
         raise_file_limit(hard - 256)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.parametrize(
-    ("text", "origin"),
-    [
-        ("https://ops.example.org", "https://ops.example.org"),
-        ("HTTP://Localhost:3000", "http://localhost:3000"),
-        ("http://[::1]:8080", "http://[::1]:8080"),
-    ],
-)
-def test_an_origin_is_scheme_host_and_port(text: str, origin: str) -> None:
-    assert check_origin(text) == origin
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "*",
-        "null",
-        "",
-        "ops.example.org",
-        "https://ops.example.org/",
-        "https://ops.example.org/path",
-        "https://a@ops.example.org",
-        "https://ops.example.org:port",
-        "file:///etc",
-        "https://*.example.org#x",
-    ],
-)
-def test_anything_else_is_no_origin(text: str) -> None:
-    with pytest.raises(ValueError, match="invalid --allow-origin"):
-        check_origin(text)

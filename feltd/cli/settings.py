@@ -24,7 +24,11 @@ def setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
             option = click.option(one.flag, one.name, default=None, help=told + shown)
         command = option(command)
     return click.option(
-        "--config", "config_file", type=click.Path(path_type=Path), help="a TOML file of settings"
+        "--config",
+        "config_file",
+        envvar="FELTD_CONFIG",
+        type=click.Path(path_type=Path),
+        help="a TOML file of settings",
     )(command)
 
 

@@ -165,3 +165,13 @@ def test_config_show_says_where_each_setting_came_from(monkeypatch: pytest.Monke
     assert lines["port"] == ["0", "flag"]
     assert lines["tick_ms"] == ["50", "environment"]
     assert lines["namespace"] == ["default", "default"]
+
+
+def test_the_file_too_can_be_named_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "feltd.toml"
+    file.write_text("port = 8\n")
+    monkeypatch.setenv("FELTD_CONFIG", str(file))
+    ran = CliRunner().invoke(config_command, ["show"], standalone_mode=True)
+    assert "port\t8\tfile" in ran.output.splitlines()

@@ -4,15 +4,23 @@ They read the stored rows and nothing else; no rule runs them. The ids are those
 promises in the README. The one that looks into JSON stands in promises.py.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
+
+from feltd.mesh import secrets
 
 
 class Promise(NamedTuple):
-    """One promise: its id, what it says, and the query whose rows break it."""
+    """One promise: its id, what it says, and the query whose rows break it.
+
+    With `meant` the rows have a column `text`, and only those break it whose text is meant. That
+    column is never shown.
+    """
 
     id: str
     says: str
     sql: str
+    meant: Callable[[str], bool] | None = None
 
 
 #: Promises that are walked or compared rather than asked with one query.
@@ -236,27 +244,28 @@ SELECT c.fencing_token, c.worker_id, k.lifecycle
    AND (k.incarnation <> c.incarnation OR k.removed_at_ms IS NOT NULL)
 """
 
-# felt_<kind>_ + 12 characters + _ : the shape of a bearer, wherever text is kept.
+# felt_<kind>_ + 12 characters + _ : what may be a bearer, wherever text is kept. Whether it is one
+# only its checksum tells: a text that merely looks like one is nobody's secret.
 NO_SECRET_AT_REST = """
-SELECT 'keys' AS place, k.key_id AS id
+SELECT 'keys' AS place, k.key_id AS id, NULL AS text
   FROM keys k
  WHERE NOT (k.secret_digest GLOB 'sha256:*' AND length(k.secret_digest) = 71)
 UNION ALL
-SELECT 'audit', a.seq
+SELECT 'audit', a.seq, a.reason
   FROM audit a
  WHERE a.reason GLOB '*felt_[sahw]_????????????_*'
     OR a.reason GLOB '*PRIVATE KEY*'
 UNION ALL
-SELECT 'claim_logs', g.seq
+SELECT 'claim_logs', g.seq, g.text
   FROM claim_logs g
  WHERE g.text GLOB '*felt_[sahw]_????????????_*'
 UNION ALL
-SELECT 'workloads', w.workload_id
+SELECT 'workloads', w.workload_id, coalesce(w.failure_message, '') || ' ' || w.labels
   FROM workloads w
  WHERE w.failure_message GLOB '*felt_[sahw]_????????????_*'
     OR w.labels GLOB '*felt_[sahw]_????????????_*'
 UNION ALL
-SELECT 'answers', n.request_key
+SELECT 'answers', n.request_key, n.answer
   FROM answers n
  WHERE n.answer GLOB '*felt_[sahw]_????????????_*'
 """
@@ -323,7 +332,7 @@ PLAIN = (
     Promise("I17", "no attempt before the workload was eligible", NOT_BEFORE_KEPT),
     Promise("I18", "completed means one result, of the newest token", ONE_RESULT),
     Promise("I19", "only a READY worker is given work", ONLY_READY_WORKERS),
-    Promise("I21", "no secret is stored", NO_SECRET_AT_REST),
+    Promise("I21", "no secret is stored", NO_SECRET_AT_REST, secrets.holds_key),
     Promise("I22", "a lapsed lease is recovered within a tick and slack", LAPSED_LEASES_RECOVERED),
     Promise("HEADS", "what may be claimed now stands at the head of its lane", HEADS_ARE_TRUE),
 )

@@ -51,6 +51,16 @@ def found(text: str) -> str | None:
     return None
 
 
+def holds_key(text: str) -> bool:
+    """Whether a text holds a key of feltd, by its checksum, or a private key."""
+    return any(
+        _counts(rule, match)
+        for rule in RULES
+        if rule.name in {"feltd-key", "pem"}
+        for match in rule.pattern.finditer(text)
+    )
+
+
 def redacted(text: str) -> str:
     """The text with `‹redacted: rule›` in place of everything that looks like a secret."""
     for rule in RULES:

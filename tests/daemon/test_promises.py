@@ -6,12 +6,14 @@ from collections.abc import Iterator
 import pytest
 
 from feltd.clock import Now
+from feltd.identity import bearer
 from feltd.mesh import events, ledger, promises
 from feltd.store import connect, dialect, migrate
 from feltd.store.tx import Tx
 from tests.store.test_schema_edges import claim, shape, worker, workload
 
 NOW = Now(1_000, 1_000)
+BEARER = bearer.bearer("w", "A" * 12 + "b" * 43)
 GRANT = (
     "INSERT INTO grants (grant_id, issuer, subject_kind, subject_id, tenant_id, application_id,"
     " capabilities, resources, constraints, issued_at_ms, expires_at_ms, chain_expires_at_ms)"
@@ -146,7 +148,6 @@ LOST_EVENT = "DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)"
         ("I20", "DELETE FROM audit WHERE seq = 2"),
         ("I20", "INSERT INTO events (at_ms, kind) VALUES (1, 'create')"),
         ("I20", "UPDATE ledger SET audit_hash = ''"),
-        ("I21", "UPDATE workloads SET failure_message = 'felt_s_0123456789AB_x' WHERE seq = 1"),
         ("I22", "UPDATE workloads SET expires_at_ms = 900 WHERE seq = 2"),
         ("I23", "UPDATE ledger SET commit_seq = 0"),
         ("HEADS", "UPDATE lanes SET head_rank = NULL, head_seq = NULL"),
@@ -158,6 +159,26 @@ LOST_EVENT = "DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)"
 def test_a_broken_promise_is_found(file: sqlite3.Connection, promise_id: str, deed: str) -> None:
     assert file.execute(deed).rowcount != 0
     assert promise_id in broken(file, 1)
+
+
+def test_a_text_that_only_looks_like_a_key_breaks_no_promise(file: sqlite3.Connection) -> None:
+    """A worker may log such a text: it has no valid checksum, so it is nobody's key."""
+    for text in ("see felt_s_0123456789AB_x", BEARER[:-1] + "_"):
+        file.execute("UPDATE workloads SET failure_message = ? WHERE seq = 1", [text])
+        assert "I21" not in broken(file)
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "UPDATE workloads SET failure_message = 'no: ' || ? || '.' WHERE seq = 1",
+        "UPDATE workloads SET labels = json_object('a', ?) WHERE seq = 1",
+    ],
+)
+def test_a_secret_at_rest_is_found_and_not_shown(file: sqlite3.Connection, deed: str) -> None:
+    file.execute(deed, [BEARER])
+    shown = {one.id: one.rows for one in promises.ask(Tx(file))}
+    assert shown["I21"] == ["place=workloads, id=workload_1"]
 
 
 def test_a_write_from_an_older_claim_is_found(file: sqlite3.Connection) -> None:

@@ -42,8 +42,7 @@ def check(told: Registration) -> None:
             f"heartbeat_timeout_ms {timeout_ms} is less than twice"
             f" heartbeat_interval_ms {interval_ms}",
         )
-    for key, text in told.labels.items():
-        secrets.screened(f"{key}={text}", "refuse", f"/labels/{key.replace('/', '~1')}")
+    secrets.screen_labels(told.labels)
 
 
 def columns(

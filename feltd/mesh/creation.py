@@ -148,8 +148,7 @@ def _create(intake: _Intake, creation: Creation, place: int) -> Made | Tombstone
     grant = _grant(intake, creation.grant_id)
     owner = _owner(intake.caller, creation.body, grant)
     _authorize(intake.caller, creation.body, grant)
-    if creation.body.labels:
-        _screen(creation.body.labels)
+    secrets.screen_labels(creation.body.labels)
     text = _input(creation)
     body = _filled(creation.body, owner)
     digest = body_digest(body, text)
@@ -324,17 +323,6 @@ def _authorize(caller: Caller, body: NewWorkload, grant: Grant | None) -> None:
         raise Refused("WORKLOAD_UNAUTHORIZED", f"the grant allows a priority up to {most}")
 
 
-def _screen(labels: Mapping[str, str]) -> None:
-    for key, text in labels.items():
-        rule = secrets.found(f"{key}={text}")
-        if rule is not None:
-            raise Refused(
-                "WORKLOAD_SECRET_IN_TEXT",
-                f"a label looks like a secret (rule {rule}): labels are shown to everybody",
-                errors=[{"pointer": f"/labels/{_escaped(key)}", "detail": f"rule {rule}"}],
-            )
-
-
 def _input(creation: Creation) -> bytes:
     text = creation.input
     if text is None:
@@ -356,10 +344,6 @@ def _invalid(pointer: str, detail: str) -> Refused:
         f"{pointer}: {detail}",
         errors=[{"pointer": pointer, "detail": detail}],
     )
-
-
-def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _set(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ finding: refused text can be sent again with on_secret "redact".
 """
 
 import re
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -83,6 +84,20 @@ def screened(text: str, on_secret: str, pointer: str) -> str:
             errors=[{"pointer": pointer, "detail": f"rule {rule}"}],
         )
     return text
+
+
+def screen_labels(labels: Mapping[str, str]) -> None:
+    """Refuse WORKLOAD_SECRET_IN_TEXT for a label that looks like a secret, pointing at its key."""
+    for key, text in labels.items():
+        rule = found(f"{key}={text}")
+        if rule is not None:
+            # A key holds no ~, the other character that a pointer escapes.
+            pointer = f"/labels/{key.replace('/', '~1')}"
+            raise Refused(
+                "WORKLOAD_SECRET_IN_TEXT",
+                f"a label looks like a secret (rule {rule}): labels are shown to everybody",
+                errors=[{"pointer": pointer, "detail": f"rule {rule}"}],
+            )
 
 
 def _covered(rule: Rule, match: re.Match[str]) -> str:

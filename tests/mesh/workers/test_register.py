@@ -89,9 +89,15 @@ def test_nonsense_is_refused_naming_the_member_and_the_numbers(
 
 
 def test_a_label_that_looks_like_a_secret_is_refused_without_echo(house: House) -> None:
-    refused = house.refusal(lambda: house.registers(labels={"note": "password=hunter2hunter2"}))
+    labels = {"team/note": "password=hunter2hunter2"}
+
+    refused = house.refusal(lambda: house.registers(labels=labels))
 
     assert refused.code == "WORKLOAD_SECRET_IN_TEXT"
+    assert refused.facts["errors"] == [
+        {"pointer": "/labels/team~1note", "detail": "rule assignment"}
+    ]
+    assert "on_secret" not in refused.detail, "a registration has no such member"
     assert "hunter2" not in str(refused.facts) + refused.detail
 
 

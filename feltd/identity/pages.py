@@ -30,7 +30,8 @@ def fill(
     `instant` and `name` are the columns of that keyset. `keep` makes an item of a row, None for
     one that is not shown.
     """
-    at_ms, last_id = wanted.after or (INTEGER_MAX, "")
+    # Before every row, also one whose instant is the greatest there is.
+    at_ms, last_id = wanted.after or (INTEGER_MAX + 1, "")
     items: list[T] = []
     seen, size_bytes = 0, 0
     while seen < ROWS_READ_MAX:

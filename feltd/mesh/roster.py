@@ -1,7 +1,7 @@
 """Workers as people and autoscalers look at them: one, or a page. Only reads.
 
 A page walks the workers newest registration first and keeps those that match; what is asked of
-live claims (BUSY) is counted from their rows. It reads so many rows at most, so it may be short.
+live claims (BUSY) is counted from their rows.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,12 @@ from msgspec import Meta, Struct, structs
 
 from feltd.clock import Now
 from feltd.identity import principals
+from feltd.identity.pages import fill
 from feltd.mesh import lifecycle, workers
-from feltd.model.base import INTEGER_MAX, Ask, Caller, Name
+from feltd.model.base import Ask, Caller, Name
+from feltd.model.page import PageAsk as KeysetAsk
 from feltd.model.worker import RECENT_MAX, EndedClaim, Health, Lifecycle, Worker
 from feltd.store.tx import Row, Tx
-
-#: Rows a page reads to fill up; then it is short and says where to go on.
-ROWS_READ_MAX = 20_000
-CHUNK_ROWS = 500
 
 PAGE = """
 SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.runtime, k.version, k.process_id,
@@ -30,7 +28,7 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.runtime, k.version,
        k.drain_reason, k.drain_at_ms, k.drain_until, k.no_renew_after_at_ms, k.reported,
        k.removed_at_ms
   FROM workers k
- WHERE (k.registered_at_ms, k.worker_id) < (:at_ms, :worker_id)
+ WHERE (k.registered_at_ms, k.worker_id) < (:at_ms, :id)
  ORDER BY k.registered_at_ms DESC, k.worker_id DESC
  LIMIT :rows
 """
@@ -46,7 +44,7 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.runtime, k.version,
        k.removed_at_ms
   FROM workers k
  WHERE k.tenant_id = :tenant_id
-   AND (k.registered_at_ms, k.worker_id) < (:at_ms, :worker_id)
+   AND (k.registered_at_ms, k.worker_id) < (:at_ms, :id)
  ORDER BY k.registered_at_ms DESC, k.worker_id DESC
  LIMIT :rows
 """
@@ -114,32 +112,31 @@ def get(tx: Tx, ask: Ask[Look], now: Now) -> Worker:
 
 
 def page(tx: Tx, ask: Ask[PageAsk], now: Now) -> Page:
-    """Workers of the caller's tenants, newest registration first, without the removed ones."""
+    """Workers of the caller's tenants, newest registration first, without the removed ones.
+
+    Reads at most 20,000 rows to fill a page.
+    """
     wanted = ask.body
     matches = _matcher(ask.caller, wanted)
     tenants = ask.caller.tenants
     tenant_id = wanted.tenant_id or (tenants[0] if len(tenants) == 1 else "*")
-    at_ms, worker_id = wanted.after or (INTEGER_MAX, "")
-    items: list[Worker] = []
-    for _ in range(ROWS_READ_MAX // CHUNK_ROWS):
-        sought = {
-            "tenant_id": tenant_id,
-            "at_ms": at_ms,
-            "worker_id": worker_id,
-            "rows": CHUNK_ROWS,
-        }
-        rows = tx.rows(PAGE if tenant_id == "*" else PAGE_OF_TENANT, sought)
-        for row in rows:
-            at_ms, worker_id = row["registered_at_ms"], row["worker_id"]
-            if matches(row):
-                claims = workers.live_claims(tx, worker_id)
-                if wanted.filter.lifecycle in (None, lifecycle.shown(row, len(claims))):
-                    items.append(workers.show(row, claims))
-            if len(items) == wanted.filter.limit:
-                return Page(items=items, after=(at_ms, worker_id))
-        if len(rows) < CHUNK_ROWS:
-            return Page(items=items)
-    return Page(items=items, after=(at_ms, worker_id))
+
+    def keep(row: Row) -> Worker | None:
+        if not matches(row):
+            return None
+        claims = workers.live_claims(tx, row["worker_id"])
+        if wanted.filter.lifecycle not in (None, lifecycle.shown(row, len(claims))):
+            return None
+        return workers.show(row, claims)
+
+    def read(place: dict[str, object]) -> list[Row]:
+        if tenant_id == "*":
+            return tx.rows(PAGE, place)
+        return tx.rows(PAGE_OF_TENANT, place | {"tenant_id": tenant_id})
+
+    place = KeysetAsk(limit=wanted.filter.limit, after=wanted.after)
+    found = fill(read, keep, place, "registered_at_ms", "worker_id")
+    return Page(items=list(found.items), after=found.after)
 
 
 def _matcher(caller: Caller, wanted: PageAsk) -> Callable[[Row], bool]:

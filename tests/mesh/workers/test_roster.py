@@ -34,6 +34,13 @@ def test_the_newest_registration_comes_first(house: House) -> None:
     assert listed(house) == ["three", "two", "one"]
 
 
+def test_a_worker_whose_registrar_dates_it_at_the_end_of_time_is_listed(house: House) -> None:
+    house.registers("late", registered_at_ms=2**53 - 1)
+    house.registers("now")
+
+    assert listed(house, limit=1) == ["late", "now"]
+
+
 def test_a_walk_skips_and_repeats_nobody_under_new_registrations(house: House) -> None:
     for n in range(7):
         house.registers(f"edge-{n}")
@@ -123,7 +130,7 @@ def test_recent_shows_what_ended_newest_first(house: House) -> None:
 
 @pytest.mark.parametrize("statement", [roster.PAGE, roster.PAGE_OF_TENANT, roster.RECENT])
 def test_a_page_is_sought_never_scanned_and_sorted(house: House, statement: str) -> None:
-    names = ("tenant_id", "at_ms", "worker_id", "rows", "recent")
+    names = ("tenant_id", "at_ms", "id", "worker_id", "rows", "recent")
     plan = house.mesh.conn.execute(
         f"EXPLAIN QUERY PLAN {statement}", dict.fromkeys(names, 1)
     ).fetchall()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from feltd.api import exchange, wire
 from feltd.api.claiming import INVALID, kept, look, only_tenant, stored, submit_claiming
 from feltd.api.door import tenant_filter
+from feltd.api.repeats import submit_once
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
 from feltd.clock import Now
@@ -77,12 +78,7 @@ async def pull(request: Request) -> Reply:
 
 async def claim(request: Request) -> Reply:
     """POST /v1/workloads/{id}/claim."""
-    ask = Ask(
-        caller=request.caller,
-        body=request.decode(ClaimById),
-        id=request.path_params["id"],
-        limits=request.app.config,
-    )
+    ask = _ask(request, request.decode(ClaimById))
     held, new = await submit_claiming(
         request, claims.claim, ask, lambda answer: [answer[0]] if answer[1] else []
     )
@@ -120,22 +116,13 @@ async def release(request: Request) -> Reply:
 
 
 async def log(request: Request) -> Reply:
-    """POST /v1/workloads/{id}/log."""
-    return await _fenced(request, fence.log, request.decode(Log))
+    """POST /v1/workloads/{id}/log: the one fenced verb whose repeat does it again."""
+    return await _once(request, fence.log, request.decode(Log))
 
 
 async def evict_claim(request: Request) -> Reply:
     """POST /v1/claims/{id}/evict."""
-    ask = Ask(
-        caller=request.caller,
-        body=request.decode(Evict),
-        id=request.path_params["id"],
-        limits=request.app.config,
-    )
-    workload = await request.app.writer.submit(
-        evict.evict, ask, tenant=only_tenant(request), deadline_ms=request.deadline_ms
-    )
-    return reply(200, workload)
+    return await _once(request, evict.evict, request.decode(Evict))
 
 
 async def list_claims(request: Request) -> Reply:
@@ -161,16 +148,24 @@ async def list_claims(request: Request) -> Reply:
     return reply(200, ClaimList(page.items, cursor))
 
 
-async def _fenced(request: Request, rule: Callable[[Tx, Ask[B], Now], Outcome], body: B) -> Reply:
-    ask = Ask(
+def _ask(request: Request, body: B) -> Ask[B]:
+    return Ask(
         caller=request.caller,
         body=body,
         id=request.path_params["id"],
         limits=request.app.config,
     )
+
+
+async def _once(request: Request, rule: Callable[[Tx, Ask[B], Now], Any], body: B) -> Reply:
+    done = await submit_once(request, rule, _ask(request, body), tenant=only_tenant(request))
+    return reply(done.status, done.answer)
+
+
+async def _fenced(request: Request, rule: Callable[[Tx, Ask[B], Now], Outcome], body: B) -> Reply:
     outcome = await request.app.writer.submit(
         rule,
-        ask,
+        _ask(request, body),
         keep_alive=True,
         tenant=only_tenant(request),
         deadline_ms=request.deadline_ms,

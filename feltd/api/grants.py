@@ -1,9 +1,8 @@
 """Grants over HTTP: issued, shown, listed, changed, revoked."""
 
-from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from feltd.api import fresh, wire
 from feltd.api.door import tenant_filter
@@ -76,24 +75,34 @@ async def show_grant(request: Request) -> Reply:
 
 async def replace_grant(request: Request) -> Reply:
     """Claims that exceed what is left end; see authority.replace_grant."""
-    return await _regrant(request, authority.replace_grant, request.decode(ReplaceGrant))
+    ask = _ask(request, request.decode(ReplaceGrant))
+    done = await request.app.writer.submit(
+        authority.replace_grant, ask, deadline_ms=request.deadline_ms
+    )
+    return await _regranted(request, ask, done)
 
 
 async def revoke_grant(request: Request) -> Reply:
     """Claims under it end, keys bound to it too; see authority.revoke_grant."""
-    return await _regrant(request, authority.revoke_grant, request.decode(RevokeGrant))
+    ask = _ask(request, request.decode(RevokeGrant))
+    done = await submit_once(request, authority.revoke_grant, ask, again=_revoked_before)
+    return await _regranted(request, ask, done.answer)
 
 
-async def _regrant(
-    request: Request, rule: Callable[[Tx, Ask[Any], Now], Regranted], body: object
-) -> Reply:
-    ask = Ask(
+def _revoked_before(tx: Tx, ask: Ask[Any], now: Now, kept: Any) -> Regranted:
+    return convert(kept, Regranted)
+
+
+def _ask(request: Request, body: object) -> Ask[Any]:
+    return Ask(
         caller=request.caller,
         body=body,
         id=request.path_params["id"],
         limits=request.app.config,
     )
-    done = await request.app.writer.submit(rule, ask, deadline_ms=request.deadline_ms)
+
+
+async def _regranted(request: Request, ask: Ask[Any], done: Regranted) -> Reply:
     grant = await request.app.readers.read(grants.show, ask)
     return reply(
         200,

@@ -15,6 +15,7 @@ import structlog
 from msgspec import Struct
 
 from feltd import __version__
+from feltd.api.repeats import submit_once
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
 from feltd.clock import LeaseClock, wall_ms
@@ -305,7 +306,7 @@ async def get_readiness(request: Request) -> Reply:
 async def acknowledge_storage(request: Request) -> Reply:
     """POST /v1/health/acknowledge: what the start found degrades nothing any more."""
     ask = Ask(caller=request.caller, body=None, id=request.app.health.finding.label)
-    await request.app.writer.submit(ledger.acknowledge, ask, deadline_ms=request.deadline_ms)
+    await submit_once(request, ledger.acknowledge, ask)
     request.app.health.acknowledge()
     return reply(204)
 

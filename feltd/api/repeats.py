@@ -60,6 +60,10 @@ async def submit_once(
     # The writer's metrics name an operation by its rule.
     run.__name__ = rule.__name__
     done: Answered[R] = await request.app.writer.submit(
-        run, command, tenant=tenant, deadline_ms=request.deadline_ms
+        run,
+        command,
+        keep_alive=request.keep_alive,
+        tenant=tenant,
+        deadline_ms=request.deadline_ms,
     )
     return done

@@ -75,8 +75,7 @@ async def reconcile_worker(request: Request) -> Reply:
 
 async def drain_worker(request: Request) -> Reply:
     """By an operator, or by the worker itself with its key; see drain.drain."""
-    ask = _ask(request, request.decode(DrainRequest))
-    return reply(200, await _submit(request, drain.drain, ask))
+    return await _once(request, drain.drain, request.decode(DrainRequest))
 
 
 async def resume_worker(request: Request) -> Reply:

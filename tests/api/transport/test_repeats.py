@@ -1,0 +1,60 @@
+"""Every POST is safe to repeat: by a key of its own, or by the Idempotency-Key header."""
+
+from typing import Any
+
+from feltd.api.app import routes
+from feltd.config import Config
+from tests.daemon.conftest import daemon as daemon
+from tests.daemon.conftest import daemons as daemons
+from tests.daemon.running import Daemon, Edge, create, people
+
+#: What makes a repeat of these harmless: a key in the body, a process_id, the fence, the holder.
+OWN_KEY = frozenset(
+    "create_workload create_workloads register_worker heartbeat reconcile pull exchange claim "
+    "start renew checkpoint complete fail release".split()
+)
+
+
+def test_a_post_without_a_key_of_its_own_is_answered_alike(daemon: Daemon) -> None:
+    mesh = people(daemon)
+    edge = Edge(daemon, "edge-1", mesh.registrar_key)
+    assert edge.beat().status == 200
+    dead = create(daemon, mesh, "dead", retry_policy={"max_attempts": 1})["workload_id"]
+    (spent,) = edge.pull(start=True)
+    assert edge.fenced("fail", spent, kind="boom", message="no").body["state"] == "DEAD_LETTERED"
+    create(daemon, mesh, "held")
+    (claim,) = edge.pull(start=True)
+    lines = {name: claim[name] for name in ("claim_id", "worker_id", "fencing_token")}
+    grant = daemon.get("/v1/grants")["items"][0]
+    kept = ("subject", "tenant_id", "application_id", "capabilities", "expires_at_ms")
+    key_id = daemon.post("/v1/keys", {"name": "k", "tenants": ["acme"]})["key_id"]
+    at = f"/v1/workers/{edge.id}"
+    # In the order in which each finds something to do.
+    calls: list[tuple[str, str, dict[str, Any], str]] = [
+        ("log", f"/v1/workloads/{claim['workload_id']}/log", {**lines, "lines": ["x"]}, edge.key),
+        ("evict", f"/v1/claims/{claim['claim_id']}/evict", {"reason": "r"}, ""),
+        ("requeue", f"/v1/workloads/{dead}/requeue", {}, ""),
+        ("cancel", f"/v1/workloads/{dead}/cancel", {}, ""),
+        ("drain", f"{at}/drain", {}, ""),
+        ("resume", f"{at}/resume", {}, ""),
+        ("transition", f"{at}/transition", {"to": "OFFLINE"}, ""),
+        ("recover", f"{at}/recover", {}, ""),
+        ("acknowledge", "/v1/health/acknowledge", {}, ""),
+        ("create_key", "/v1/keys", {"name": "n", "tenants": ["acme"]}, ""),
+        ("rotate_key", f"/v1/keys/{key_id}/rotate", {"overlap_ms": 0}, ""),
+        ("issue_grant", "/v1/grants", {name: grant[name] for name in kept}, ""),
+        ("revoke_grant", f"/v1/grants/{grant['id']}/revoke", {}, ""),
+    ]
+    for place, (operation, path, body, key) in enumerate(calls):
+        first, second = (
+            daemon.call("POST", path, body, key=key or None, Idempotency_Key=f"k-{place}")
+            for _ in range(2)
+        )
+        assert first.status == second.status, (operation, second.body)
+        if operation not in ("create_key", "rotate_key"):  # a new secret each time
+            assert first.body == second.body, operation
+    told = daemon.get(f"/v1/workloads/{claim['workload_id']}/logs")["items"]
+    assert [line["text"] for line in told] == ["x"]
+
+    posts = {route.operation for route in routes(Config()) if route.method == "POST"}
+    assert posts == OWN_KEY | {operation for operation, *_ in calls}

@@ -20,7 +20,7 @@ from feltd.identity import grants, principals
 from feltd.mesh import cancel as cancelling
 from feltd.mesh import creation, listing, workloads
 from feltd.mesh import requeue as requeuing
-from feltd.model.base import Ask, Id, Instant, Name, WaitMs
+from feltd.model.base import Ask, EndKind, Id, Instant, Name, WaitMs
 from feltd.model.workload import (
     INPUT_BYTES_MAX,
     After,
@@ -28,7 +28,6 @@ from feltd.model.workload import (
     BatchAnswer,
     Cancel,
     Creation,
-    EndKind,
     Filter,
     Happenings,
     LateResults,

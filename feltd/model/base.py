@@ -14,18 +14,32 @@ INTEGER_MAX = 2**53 - 1
 Name = Annotated[
     str, Meta(min_length=1, max_length=128, pattern=r"\A(?!\.{1,2}\Z)[A-Za-z0-9._@+\-]+\Z")
 ]
-#: A capability inside a grant may also hold a colon.
+#: A capability inside a grant may also hold a colon, and has room for its prefix.
 GrantedCapability = Annotated[
     str, Meta(min_length=1, max_length=256, pattern=r"\A(?!\.{1,2}\Z)[A-Za-z0-9._@+\-:]+\Z")
 ]
 LabelKey = Annotated[
     str, Meta(min_length=1, max_length=128, pattern=r"\A(?!\.{1,2}\Z)[A-Za-z0-9._@+\-/]+\Z")
 ]
-LabelText = Annotated[str, Meta(max_length=256, pattern=r"\A[^\x00-\x1f\x7f]*\Z")]
+#: No control character, nor one of the second set, which terminals obey too.
+PRINTABLE = r"\A[^\x00-\x1f\x7f-\x9f]+\Z"
+LabelText = Annotated[str, Meta(max_length=256, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")]
 #: idempotency_key, request_id: 1-200 printable characters.
-RequestKey = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]
+RequestKey = Annotated[str, Meta(min_length=1, max_length=200, pattern=PRINTABLE)]
 #: An id that was handed out; what it names is looked up, so only its length and characters count.
 Id = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"\A[!-~]+\Z")]
+#: A definition, or one revision of it: `definition#revision`.
+WorkloadKind = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=257,
+        pattern=r"\A(?!\.{1,2}(#|\Z))[A-Za-z0-9._@+\-]{1,128}"
+        r"(#(?!\.{1,2}\Z)[A-Za-z0-9._@+\-]{1,128})?\Z",
+    ),
+]
+#: How a claim ends: a word of the daemon or of the worker.
+EndKind = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[a-z][a-z0-9_.\-]*\Z")]
 #: A sentence of a person: a reason, a note.
 Sentence = Annotated[str, Meta(max_length=1024, pattern=r"\A[^\x00]*\Z")]
 

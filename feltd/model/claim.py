@@ -10,7 +10,9 @@ from msgspec import Meta, Raw, Struct
 
 from feltd.model.base import (
     LEASE_MS_DEFAULT,
+    PRINTABLE,
     Count,
+    EndKind,
     Id,
     Instant,
     LeaseMs,
@@ -19,6 +21,7 @@ from feltd.model.base import (
     Sentence,
     Token,
     WaitMs,
+    WorkloadKind,
 )
 
 #: Most items of an exchange, all lists together.
@@ -32,18 +35,13 @@ LOG_LINES_MAX = 1_000
 RetryAfterMs = Annotated[int, Meta(ge=0, le=86_400_000)]
 PullMax = Annotated[int, Meta(ge=1, le=256)]
 #: How an attempt failed: lower case, a word of the worker's own or one the daemon knows.
-FailureKind = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[a-z][a-z0-9_.\-]*\Z")]
+FailureKind = EndKind
 #: A failure's message; what is longer belongs into the log.
 FailureText = Annotated[str, Meta(max_length=8_192)]
 #: A log line may be sent longer and is cut to LOG_LINE_BYTES_MAX when it is stored.
 LogText = Annotated[str, Meta(max_length=65_536)]
-Artifact = Annotated[str, Meta(min_length=1, max_length=2_048, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]
+Artifact = Annotated[str, Meta(min_length=1, max_length=2_048, pattern=PRINTABLE)]
 OnSecret = Literal["refuse", "redact"]
-#: `definition` or `definition#revision`.
-Kind = Annotated[
-    str,
-    Meta(min_length=1, max_length=257, pattern=r"\A[A-Za-z0-9._@+\-]+(#[A-Za-z0-9._@+\-]+)?\Z"),
-]
 
 
 class Progress(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -170,7 +168,7 @@ class Pull(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max: PullMax = 1
     lease_ms: LeaseMs = LEASE_MS_DEFAULT
     wait_ms: WaitMs = 0
-    workload_kinds: Annotated[tuple[Kind, ...], Meta(max_length=256)] | None = None
+    workload_kinds: Annotated[tuple[WorkloadKind, ...], Meta(max_length=256)] | None = None
     start: bool = False
     request_id: RequestKey | None = None
 

@@ -18,6 +18,7 @@ from feltd.model.base import (
     Name,
     Sentence,
     Subject,
+    WorkloadKind,
 )
 
 #: Ancestors a grant may have.
@@ -35,16 +36,6 @@ Token = Annotated[str, Meta(min_length=1, max_length=4_096, pattern=r"\A[!-~]+\Z
 Uri = Annotated[str, Meta(min_length=1, max_length=1_024, pattern=r"\A[!-~]+\Z")]
 Runtime = Literal["wasm", "process", "container", "browser", "remote", "hosted", "edge", "customer"]
 Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
-#: A definition, or one revision of it: `definition#revision`.
-WorkloadKind = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=257,
-        pattern=r"\A(?!\.{1,2}(#|\Z))[A-Za-z0-9._@+\-]{1,128}"
-        r"(#(?!\.{1,2}\Z)[A-Za-z0-9._@+\-]{1,128})?\Z",
-    ),
-]
 GrantedCapabilities = Annotated[tuple[GrantedCapability, ...], Meta(max_length=256)]
 
 

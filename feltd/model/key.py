@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from feltd.model.base import Count, Id, Instant, Name, Subject
+from feltd.model.base import PRINTABLE, Count, Id, Instant, Name, Subject
 from feltd.model.grant import GrantConstraints
 
 SubjectType = Literal["human", "user", "service", "api_key", "agent", "worker"]
@@ -39,7 +39,7 @@ Scope = Literal[
 ]
 
 #: A title for people; printable, so that it can stand in a table.
-Title = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"\A[^\x00-\x1f\x7f]+\Z")]
+Title = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
 #: A tenant, or "*" for every tenant.
 Tenant = Annotated[
     str, Meta(min_length=1, max_length=128, pattern=r"\A(\*|(?!\.{1,2}\Z)[A-Za-z0-9._@+\-]+)\Z")

@@ -20,6 +20,7 @@ from feltd.model.base import (
     Sentence,
     Subject,
     Token,
+    WorkloadKind,
 )
 from feltd.model.claim import (
     LOG_LINES_MAX,
@@ -27,7 +28,6 @@ from feltd.model.claim import (
     Claim,
     FailureKind,
     FailureText,
-    Kind,
     LogText,
     Progress,
     RetryAfterMs,
@@ -53,7 +53,7 @@ DrainUntil = Literal["resumed", "registered"]
 IntervalMs = Annotated[int, Meta(ge=1_000, le=300_000)]
 #: Silence after which it counts as failed, ms; at least two intervals.
 TimeoutMs = Annotated[int, Meta(ge=2_000, le=HEARTBEAT_TIMEOUT_MS_MAX)]
-Kinds = Annotated[tuple[Kind, ...], Meta(max_length=256)]
+Kinds = Annotated[tuple[WorkloadKind, ...], Meta(max_length=256)]
 
 
 class ResourceProfile(Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct
 
 from feltd.model.base import (
     Count,
+    EndKind,
     GrantedCapability,
     Instant,
     Labels,
@@ -40,8 +41,6 @@ State = Literal[
     "DEAD_LETTERED",
     "CANCELLED",
 ]
-#: How a claim may end: a word of the daemon or of the worker.
-EndKind = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"\A[a-z][a-z0-9_.\-]*\Z")]
 ConnectionScopes = Annotated[tuple[GrantedCapability, ...], Meta(max_length=256)]
 
 RETRY_ON = ("lease_expired", "timeout", "transient", "worker_lost")

@@ -9,7 +9,9 @@ from feltd.errors import Refused
 from feltd.identity.principals import LOCAL, OPEN
 from feltd.mesh import cancel, creation, workloads
 from feltd.model.base import Caller, Subject
+from feltd.model.claim import Pull
 from feltd.model.grant import GrantConstraints
+from feltd.model.worker import Registration
 from feltd.model.workload import (
     Batch,
     Cancel,
@@ -23,6 +25,7 @@ from feltd.model.workload import (
 from tests.mesh.workloads.stories import create, creator, new, refusal, value
 from tests.mesh.world import Mesh
 
+REGISTRATION = {"name": "a", "runtime": "edge", "version": "1", "capacity": {"concurrency": 1}}
 ROWS = "SELECT count(*) FROM workloads"
 
 
@@ -92,6 +95,33 @@ def test_the_key_of_a_dead_workload_answers_with_what_became_of_it(mesh: Mesh) -
     again = create(mesh, key="k")
     assert not again.created
     assert again.workload.state == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"labels": {"note": "\x9b2J"}},
+        {"idempotency_key": "a\x85b"},
+        {"idempotency_key": "a\x1bb"},
+        {"retry_policy": {"retry_on": ["Timeout"]}},
+    ],
+)
+def test_what_a_terminal_would_obey_is_no_label_and_no_key(members: dict[str, Any]) -> None:
+    asked = {"definition_id": "extract", "idempotency_key": "k", **members}
+
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(asked, NewWorkload)
+
+
+@pytest.mark.parametrize("kind", ["..", ".#1", "a#..", "a#b#c", "a" * 129, "a#" + "b" * 129, "#1"])
+def test_one_rule_says_what_a_kind_of_work_is(kind: str) -> None:
+    """Pulls, registrations and grants name kinds, all of them in one way."""
+    for shape in (Pull, Registration, GrantConstraints):
+        members = {"workload_kinds": [kind]}
+        with pytest.raises(msgspec.ValidationError, match="workload_kinds"):
+            msgspec.convert(
+                {**REGISTRATION, **members} if shape is Registration else members, shape
+            )
 
 
 def test_a_tombstone_outlives_its_workload(mesh: Mesh) -> None:

@@ -103,7 +103,7 @@ class Keeper:
         self._now = now
         self._tick_ms = tick_ms
         self._due_s = {one.name: 0.0 for one in self.table}
-        self._next_at_ms: dict[str, int | None] = {}
+        self._next_at_ms: dict[str, int] = {}
         self._wake = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -124,9 +124,12 @@ class Keeper:
         self.rounds += 1
         self.round_at_s = time.monotonic()
 
-    def nudge(self) -> None:
-        """Have the next round come at once."""
-        self._wake.set()
+    def expect(self, name: str, at_ms: int) -> None:
+        """An entry will have work at this lease time: rest no longer than until then."""
+        known = self._next_at_ms.get(name)
+        if known is None or at_ms < known:
+            self._next_at_ms[name] = at_ms
+            self._wake.set()
 
     async def _attempt(self, one: Entry | Chore) -> None:
         record = self.records[one.name]
@@ -158,9 +161,13 @@ class Keeper:
     async def _slices(self, one: Entry) -> int:
         changed = 0
         for _ in range(SLICES_MAX):
+            # What is told from here on may be missing in the answer, and is kept beside it.
+            self._next_at_ms.pop(one.name, None)
             found = await self._submit(one.op, one.limit)
             count, next_at_ms = found if isinstance(found, tuple) else (found, None)
-            self._next_at_ms[one.name] = next_at_ms
+            if next_at_ms is not None:
+                told_ms = self._next_at_ms.get(one.name, next_at_ms)
+                self._next_at_ms[one.name] = min(next_at_ms, told_ms)
             changed += int(count or 0)
             if int(count or 0) < one.limit:
                 break
@@ -175,20 +182,20 @@ class Keeper:
     async def _rest(self, stop: asyncio.Event) -> None:
         """Wait for the next tick, the next instant somebody waits for, or the stop."""
         rest_ms = float(self._tick_ms)
-        instants = [at_ms for at_ms in self._next_at_ms.values() if at_ms is not None]
-        if instants:
-            rest_ms = min(rest_ms, max(TIMER_MS_MIN, min(instants) - self._now().lease_ms))
+        if self._next_at_ms:
+            next_at_ms = min(self._next_at_ms.values())
+            rest_ms = min(rest_ms, max(TIMER_MS_MIN, next_at_ms - self._now().lease_ms))
         stopping = asyncio.ensure_future(stop.wait())
-        nudged = asyncio.ensure_future(self._wake.wait())
+        woken = asyncio.ensure_future(self._wake.wait())
         try:
             await asyncio.wait(
-                (stopping, nudged),
+                (stopping, woken),
                 timeout=rest_ms / 1_000,
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
             stopping.cancel()
-            nudged.cancel()
+            woken.cancel()
             self._wake.clear()
 
 

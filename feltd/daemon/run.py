@@ -60,6 +60,7 @@ class Daemon:
     metrics: Metrics
     health: Health
     context: Context
+    keeper: Keeper
     server: Server
 
     def __init__(self, config: Config, hooks: Hooks) -> None:
@@ -151,6 +152,12 @@ class Daemon:
         )
         self.server = Server(application(self.context), settings, stop=self.stop)
         self.context.connections = lambda: self.server.connections
+        self.health.keeper = self.keeper = Keeper(
+            table(self),
+            lambda op, limit: self.writer.submit(op, limit, keep_alive=True),
+            opened.clock.now,
+            config.tick_ms,
+        )
 
     async def _serve(self, on_ready: Callable[[str], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -158,16 +165,9 @@ class Daemon:
             loop.add_signal_handler(number, self.begin_stop, signal.Signals(number).name)
         self.metrics.watch(self.context, await self.readers.read(measures.last_event, None))
         await self.context.door.fill(self.readers)
-        keeper = Keeper(
-            table(self),
-            lambda op, limit: self.writer.submit(op, limit, keep_alive=True),
-            self.opened.clock.now,
-            self.config.tick_ms,
-        )
-        self.health.keeper = keeper
         # One round before the first call: credit is given, what lapsed meanwhile is settled.
-        await keeper.round(everything=True)
-        self._begin(keeper.run(self.stop))
+        await self.keeper.round(everything=True)
+        self._begin(self.keeper.run(self.stop))
         self._begin(self._feed_watchdog())
         if self.opened.check_behind:
             self._begin(self._check_pages())
@@ -306,6 +306,9 @@ class Daemon:
 
     def _tell(self, signals: Signals) -> None:
         for topic, key in signals:
+            if topic == "due":
+                self.keeper.expect("promote", int(key))
+                continue
             self.context.door.told(topic, key)
             self.context.polls.told(topic, key)
 

@@ -293,7 +293,9 @@ def _tell(tx: Tx, now: Now, held: Row, fate: retry.Fate, end: End) -> None:
     )
     if fate.state != "READY":
         tx.tell("workload", held["workload_id"])
-    elif fate.eligible_at_ms is not None and fate.eligible_at_ms <= now.lease_ms:
+    elif fate.eligible_at_ms is not None and fate.eligible_at_ms > now.lease_ms:
+        tx.tell("due", str(fate.eligible_at_ms))
+    elif fate.eligible_at_ms is not None:
         rank = retry.rank(fate.eligible_at_ms, held["priority"])
         demands.offer(tx, held["lane_id"], held["demand_id"], rank, held["seq"])
         tx.tell("ready", f"{held['tenant_id']}/{held['application_id']}")

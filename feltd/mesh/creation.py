@@ -267,6 +267,8 @@ def _store(tx: Tx, now: Now, row: dict[str, Any]) -> None:
     if row["due"]:
         demands.offer(tx, row["lane_id"], row["demand_id"], row["rank"], made["seq"])
         tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")
+    else:
+        tx.tell("due", str(row["eligible_at_ms"]))
     events.tell(
         tx,
         now,

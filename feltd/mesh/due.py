@@ -1,7 +1,8 @@
 """What time alone does to waiting work: it becomes due, its wall instant moves, its demand is gone.
 
 Only the keeper calls these, each bounded by a limit and harmless to repeat. Whoever else makes a
-row READY and due in one statement offers it himself (see demands.offer).
+row READY offers it himself where it is due (see demands.offer); where it is not, he tells "due" and
+the instant, for the keeper's timer.
 """
 
 from typing import NamedTuple

@@ -79,6 +79,8 @@ def requeue(tx: Tx, ask: Ask[Requeue], now: Now) -> Workload:
     if is_due:
         demands.offer(tx, lane_id, demand_id, rank, row["seq"])
         tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")
+    else:
+        tx.tell("due", str(eligible_at_ms))
     actor = str(ask.caller.subject)
     events.tell(
         tx,

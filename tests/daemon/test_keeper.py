@@ -107,6 +107,46 @@ async def test_the_next_instant_is_not_slept_through() -> None:
     await running
 
 
+async def test_an_instant_that_is_told_shortens_the_rest() -> None:
+    story = Story()
+    now_ms = story.clock.now().lease_ms
+    promote = story.entry("promote", (0, now_ms + 60_000), (1, None))
+    keeper = story.keeper(promote, tick_ms=60_000)
+    stop = asyncio.Event()
+    running = asyncio.create_task(keeper.run(stop))
+    async with asyncio.timeout(30):
+        while not keeper.rounds:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        keeper.expect("promote", now_ms + 120_000)
+        keeper.expect("promote", story.clock.now().lease_ms + 30)
+        while not keeper.records["promote"].changed:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert story.told == ["promote", "promote"], "it came once, at its time"
+    stop.set()
+    await running
+
+
+async def test_an_instant_that_is_told_during_the_entry_is_not_forgotten() -> None:
+    story = Story()
+    soon_ms = story.clock.now().lease_ms + 30
+
+    async def submit(op: Any, limit: int) -> Any:
+        found = op(None, limit, story.clock.now())
+        if story.told == ["promote"]:
+            keeper.expect("promote", soon_ms)
+        return found
+
+    promote = story.entry("promote", (0, soon_ms + 60_000), (1, None))
+    keeper = Keeper((promote,), submit, story.clock.now, 60_000)
+    stop = asyncio.Event()
+    running = asyncio.create_task(keeper.run(stop))
+    async with asyncio.timeout(30):
+        while not keeper.records["promote"].changed:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    stop.set()
+    await running
+
+
 async def test_a_stop_ends_the_rest_at_once_and_the_round_first() -> None:
     story = Story()
     stop = asyncio.Event()

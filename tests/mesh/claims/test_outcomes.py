@@ -392,7 +392,9 @@ def test_the_end_of_a_claim_tells_who_waits(mesh: Mesh) -> None:
     assert mesh.signals == [("ready", "acme/docs"), ("worker", worker)]
 
     mesh.say("fail", mesh.claims(job, by=worker))
-    assert mesh.signals == [("worker", worker)], "it is not due yet"
+    told = mesh.signals
+    row = mesh.row("SELECT eligible_at_ms FROM workloads WHERE workload_id = :job", job=job)
+    assert told == [("due", str(row["eligible_at_ms"])), ("worker", worker)], "it is not due yet"
 
     mesh.later(ms=10_000)
     mesh.say("complete", mesh.claims(job, by=worker), start=True)

@@ -182,7 +182,7 @@ def test_work_for_later_waits_and_is_told_when_it_is_due(mesh: Mesh) -> None:
     job = create(mesh, key="later", not_before_at_ms=at_ms).workload
     assert job.state == "READY"
     assert job.eligible_at_ms == mesh.now.lease_ms + 5_000
-    assert mesh.signals == []
+    assert mesh.signals == [("due", str(job.eligible_at_ms))]
     assert head(mesh, worker) is None
     mesh.later(4_999)
     assert promote(mesh) == (0, job.eligible_at_ms)

@@ -11,8 +11,9 @@ from feltd.worker.refusal import Refusal, Unreachable
 
 #: The daemon keeps that much of an output; more is a failure of the handler, told as one.
 OUTPUT_BYTES_MAX = 768 * 1024
-#: A failure message says what happened, it is no log.
-MESSAGE_CHARACTERS_MAX = 2_000
+#: A failure message says what happened, it is no log; the last 2 KiB of a program's stderr fit in,
+#: with the exit code before them.
+MESSAGE_CHARACTERS_MAX = 2_200
 #: The longest wait a worker may ask for: a day.
 RETRY_AFTER_MS_MAX = 86_400_000
 

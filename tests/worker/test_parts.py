@@ -8,6 +8,7 @@ import pytest
 
 from feltd.clock import boot_ms
 from feltd.worker import Permanent, Transient, Unreachable, refusal
+from feltd.worker.command import STDERR_BYTES_MAX, outcome
 from feltd.worker.courier import Courier, items, results
 from feltd.worker.failures import OUTPUT_BYTES_MAX, failed, raised, returned
 from feltd.worker.leases import Held, LeaseView
@@ -30,6 +31,15 @@ def held(token: int = 17, left_ms: int = 30_000) -> Held:
     leases = LeaseView()
     leases.saw(boot_ms(), 1_000_000)
     return Held(claim(token, 1_000_000 + left_ms), left_ms, leases)
+
+
+def test_a_program_that_failed_is_told_by_the_end_of_its_stderr() -> None:
+    with pytest.raises(Permanent) as failing:
+        outcome(101, b"", b"noise\n" * 1_000 + b"the page is torn")
+    told = raised(failing.value).body["message"]
+    assert told.startswith("exit code 101: ")
+    assert told.endswith("the page is torn")
+    assert len(told.encode()) > STDERR_BYTES_MAX
 
 
 def test_a_pause_is_never_shorter_than_retry_after_and_never_the_same_for_all() -> None:

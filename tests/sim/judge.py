@@ -11,6 +11,7 @@ from feltd.clock import Now
 from feltd.mesh.refusal import token_of
 from feltd.model.base import Caller
 from feltd.model.claim import Complete, Fence
+from feltd.model.worker import Result
 from tests.sim.history import LIVE, History, Hold, Violation
 
 RUNNING = frozenset({"RUNNING", "CHECKPOINTED"})
@@ -51,10 +52,9 @@ def judge(history: History, item: Item, now: Now) -> Hold | None:
     return None
 
 
-def body_of(item: Item) -> Any:
+def body_of(body: Any) -> Any:
     """What must be the same in a repeat."""
-    body = item.body
-    if isinstance(body, Complete):
+    if isinstance(body, Complete | Result):
         return repr((body.result_id, body.output, body.artifacts, body.logs, body.resource_usage))
     return None
 
@@ -92,13 +92,16 @@ def _judge_live(history: History, item: Item, hold: Hold, now: Now) -> None:
 
 
 def _judge_over(history: History, item: Item, hold: Hold, now: Now, why: str) -> None:
-    repeat = hold.ended_by is not None and hold.ended_by == (item.verb, body_of(item))
+    repeat = hold.ended_by is not None and hold.ended_by == (item.verb, body_of(item.body))
     if item.answer is None:
         if repeat and item.sound and _is_certain(history, item, now):
             raise Violation(f"{_told(item)} was refused {item.code}, the first time it was done")
         return
     if not repeat:
         raise Violation(f"{_told(item)} was done, although {why}")
+    if hold.outcome is None:
+        # It was delivered by a reconciliation, which tells no outcome.
+        hold.outcome = item.answer
     first, second = _compared(hold.outcome), _compared(item.answer)
     if first != second:
         raise Violation(f"{_told(item)} was answered {first}, and repeated {second}")

@@ -159,7 +159,7 @@ class Oracle:
             return
         answers.held(self.history, hold, item.answer, call.now)
         token = item.body.fencing_token
-        own = (item.verb, "start")
+        own = (item.verb, "start") if item.verb in ("complete", "fail") else (item.verb,)
         self._apply_while(
             call,
             events,
@@ -167,7 +167,7 @@ class Oracle:
             item.body,
         )
         if item.verb in ENDING:
-            hold.ended_by, hold.outcome = (item.verb, body_of(item)), item.answer
+            hold.ended_by, hold.outcome = (item.verb, body_of(item.body)), item.answer
             if hold.ended is None:
                 raise Violation(f"{item.verb} of token {token} was answered, but it did not end")
 

@@ -45,6 +45,7 @@ SOME_GRANT = """
 SELECT g.grant_id
   FROM grants g
  WHERE g.tenant_id = :tenant_id
+   AND g.parent_grant_id IS NOT NULL
  ORDER BY g.grant_id
 """
 
@@ -232,6 +233,9 @@ def revoke(world: World, place: Place) -> None:
     grant_id = place.root_id if world.rng.random() < 0.2 else _some_grant(world, place)
     body = RevokeGrant(reason="lost trust")
     _send(world, make(world, "revoke_grant", place.operator, body, grant_id))
+    if world.rng.random() < 0.3:
+        # It is gone: what it allows can no longer be changed.
+        shrink(world, place)
 
 
 def regrant(world: World, place: Place) -> None:

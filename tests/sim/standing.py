@@ -4,10 +4,11 @@ from feltd.clock import Now
 from feltd.identity import bearer
 from feltd.model.base import Caller
 from feltd.model.claim import Claim
-from feltd.model.worker import Worker
+from feltd.model.worker import Result, Worker
 from feltd.store.tx import Row
 from tests.sim.calls import Call
 from tests.sim.history import Bearer, Given, History, Hold, Peer, Violation
+from tests.sim.judge import body_of
 
 
 def saw(history: History, worker: Worker) -> None:
@@ -150,6 +151,10 @@ def reconciled(history: History, call: Call) -> None:
         ended = None if hold is None or hold.worker_id != call.cmd.id else hold.ended
         if result.attempt_id in answer.accepted_results and ended is None:
             raise Violation(f"{result.attempt_id} was accepted, yet its claim is {hold}")
+        if result.attempt_id in answer.accepted_results and hold is not None:
+            completed = result.outcome == "completed"
+            body = body_of(result.result or Result()) if completed else None
+            hold.ended_by = hold.ended_by or ("complete" if completed else "fail", body)
 
 
 def drained(history: History, call: Call) -> None:

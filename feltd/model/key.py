@@ -116,7 +116,6 @@ class Principal(Struct, frozen=True, kw_only=True, omit_defaults=True):
     subject_type: str
     tenants: tuple[str, ...] = ()
     identity_id: str | None = None
-    session_id: str | None = None
 
 
 class BoundGrant(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 from feltd.clock import boot_ms
 
-#: Renewed after a third of the lease; given up after two thirds without a renewal.
+#: A beat renews after a third of the lease; given up after two thirds without a renewal.
 RENEW_AT = 1 / 3
 GIVE_UP_AT = 2 / 3
 #: Log lines of one attempt that wait to be sent; the oldest go first, as in the daemon.
@@ -81,7 +81,6 @@ class Held:
             now_ms = boot_ms()
             self.ends_ms = self._leases.here(expires_at_ms, self.lease_ms)
             left_ms = max(0, self.ends_ms - now_ms)
-            self.renew_ms = now_ms + int(left_ms * RENEW_AT)
             self.give_up_ms = now_ms + int(left_ms * GIVE_UP_AT)
 
     def stop(self, why: str) -> None:

@@ -31,7 +31,7 @@ NEXTS = (
 )
 
 _ROWS = (
-    Code("WORKER_INVALID", 422, "fix_request", "The registration does not fit"),
+    Code("WORKER_INVALID", 422, "fix_request", "The call about a worker does not fit"),
     Code("WORKER_UNAUTHORIZED", 403, "stop", "The grant does not allow this worker"),
     Code("WORKER_NOT_FOUND", 404, "register", "No such worker"),
     Code(
@@ -43,7 +43,12 @@ _ROWS = (
     Code(
         "WORKER_CLOCK_INVALID", 409, "fix_clock", "The worker's clock is too far from the daemon's"
     ),
-    Code("WORKER_RECOVERY_REQUIRED", 409, "reconcile", "An offline worker must reconcile first"),
+    Code(
+        "WORKER_RECOVERY_REQUIRED",
+        409,
+        "reconcile",
+        "An offline worker must reconcile first, or stop if it was drained",
+    ),
     Code("WORKER_TRANSITION_DENIED", 409, "fix_request", "The lifecycle has no such edge"),
     Code("WORKER_BUSY", 409, "ask_operator", "The worker or its name is in use"),
     Code(

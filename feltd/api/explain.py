@@ -16,7 +16,7 @@ class Explanation(NamedTuple):
 EXPLANATIONS: dict[str, Explanation] = {
     "WORKER_INVALID": Explanation(
         "A member is missing, out of bounds or unknown; `errors` points at each.",
-        "Correct the named members and send the registration again.",
+        "Correct the named members and send the call again.",
     ),
     "WORKER_UNAUTHORIZED": Explanation(
         "The grant is not live, belongs to another subject, tenant or application, lacks "
@@ -39,7 +39,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     "WORKER_RECOVERY_REQUIRED": Explanation(
         "The daemon lost the worker, drained it, or was asked to recover it; offline_reason "
         "says which.",
-        "Send reconcile with everything still held; stop when offline_reason is drained.",
+        "Send reconcile with everything still held; stop when offline_reason is drained or left.",
     ),
     "WORKER_TRANSITION_DENIED": Explanation(
         "The worker's present lifecycle does not lead to the one asked for.",

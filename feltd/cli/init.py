@@ -50,8 +50,11 @@ def init(
     config = Config(data=data, keyring=keyring_file, namespace=namespace)
     path = config.path
     try:
+        # Before the lock, which a running daemon has: there is nothing to make.
+        if _is_there(path):
+            return _exists(path, if_missing)
         with take_lock(path):
-            if path.exists() or path.is_symlink():
+            if _is_there(path):
                 return _exists(path, if_missing)
             if key_file is not None and key_file.exists():
                 raise StoreProblem(f"{key_file} exists already.", "Name another --key-file.")
@@ -64,6 +67,10 @@ def init(
         return HELD
     _say(path, made, key_file, as_json)
     return 0
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
 
 
 def _exists(path: Path, if_missing: bool) -> int:

@@ -4,6 +4,7 @@ Nothing here knows what a worker or a workload is. Ids, keys and tokens are neve
 coloured in a pipe, so that what is copied from one command fits into the next.
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,7 +30,22 @@ STEPS = {
     "ask_operator": "look at feltd health, and at the daemon's log",
 }
 
+#: What fits better than the step of its `next`, which is written for the program that called.
+STEPS_OF = {
+    "GRANT_NOT_FOUND": "look for its id: feltd grants list",
+    "KEY_NOT_FOUND": "look for its id: feltd keys list",
+    "WORKER_NOT_FOUND": "look for its id or name: feltd worker list",
+    "WORKLOAD_NOT_FOUND": "look for its id: feltd workload list",
+    "CLAIM_NOT_FOUND": "look for its id: feltd claim list",
+    "UNAUTHENTICATED": "give FELTD_KEY a key of this daemon that still works (feltd keys create)",
+}
+
 Column = tuple[str, str]
+
+#: Characters of the widest row: ids and times take 250, the rest is somebody's text.
+WIDTH_MAX = 10_000
+#: Control characters of foreign text: they could move the cursor or end a line.
+CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), " ")
 
 
 class Examples(click.Command):
@@ -83,11 +99,23 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], *, empty
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> None:
-    """Print (name, value) lines; absent values are left out."""
-    shown = [(name, cell(value, name)) for name, value in pairs if value not in (None, "", [], {})]
+    """Print (name, value) lines; absent values are left out.
+
+    A name in _at_ms has its value shown as a time, so it loses the unit: `created at`.
+    """
+    shown = [
+        (heading(name), cell(value, name))
+        for name, value in pairs
+        if value not in (None, "", [], {})
+    ]
     width = max((len(name) for name, _text in shown), default=0)
     for name, text in shown:
         click.echo(f"{name:<{width}}  {text}" if on_terminal() else f"{name}\t{text}")
+
+
+def heading(name: str) -> str:
+    """What stands beside a value as `cell` shows it: instants are times there, no milliseconds."""
+    return name.removesuffix("_ms").replace("_", " ") if name.endswith("_at_ms") else name
 
 
 def member(row: Mapping[str, Any], path: str) -> Any:
@@ -111,19 +139,19 @@ def cell(value: Any, name: str = "") -> str:
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
         return ",".join(value)
     if isinstance(value, str):
-        return value.replace("\t", " ").replace("\n", " ")
+        return value.translate(CONTROLS)
     if isinstance(value, int | float):
         return str(value)
     return msgspec.json.encode(value).decode()
 
 
 def when(at_ms: int) -> str:
-    """An instant as UTC, to the millisecond; what no calendar holds stays a number."""
+    """An instant in UTC, to the millisecond; what no calendar holds stays a number."""
     try:
         moment = datetime.fromtimestamp(at_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return str(at_ms)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d}"
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d}Z"
 
 
 def explain_failure(error: Exception) -> int | None:
@@ -159,21 +187,25 @@ def _refused(code: str, detail: str, next: str, known: Mapping[str, Any]) -> Non
     for one in reasons if isinstance(reasons, list) else ():
         if isinstance(one, Mapping) and one.get("detail") not in (None, detail):
             click.echo(f"  {one.get('code')}: {one['detail']}", err=True)
-    step = STEPS.get(next, next)
-    click.echo(
-        f"next: {next}: {step}" + (f" (see /errors/{code})" if code in TABLE else ""), err=True
-    )
+    step = STEPS_OF.get(code) or STEPS.get(next, next)
+    if code == "UNAUTHENTICATED" and not os.environ.get("FELTD_KEY"):
+        step = "FELTD_KEY is not set: give it a key of this daemon (feltd keys create)"
+    click.echo(f"next: {step}" + (f" (see /errors/{code})" if code in TABLE else ""), err=True)
 
 
 def _rich_table(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for heading in headings:
-        drawn.add_column(heading, overflow="fold", no_wrap=heading.endswith("id"))
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in headings:
+        drawn.add_column(title, no_wrap=True)
     for line in cells:
         drawn.add_row(*(Text(text) for text in line))
-    Console().print(drawn)
+    # A line for each row, however narrow the terminal: it may wrap a line, we never fold a cell.
+    console = Console(width=WIDTH_MAX)
+    with console.capture() as printed:
+        console.print(drawn)
+    for row in printed.get().splitlines():
+        click.echo(row.rstrip())

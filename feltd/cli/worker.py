@@ -124,7 +124,7 @@ def drain(data: str | None, as_json: bool, worker_id: str, wait: bool, **members
     if answer["safe_to_stop"]:
         click.echo("nothing is left in its hands: safe to stop")
     else:
-        facts([("still held", len(held)), ("safe at", answer.get("safe_at_ms"))])
+        facts([("still held", len(held)), ("safe_at_ms", answer.get("safe_at_ms"))])
 
 
 def _operation(name: str, doc: str, example: str) -> None:

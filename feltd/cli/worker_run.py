@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -18,6 +19,15 @@ from feltd.worker.desk import ANY
 from feltd.worker.worker import Worker
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+class Utc(logging.Formatter):
+    """Log lines in UTC, as the daemon's are: two logs side by side need no time zone."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """The instant of a record, to the millisecond, with its Z."""
+        moment = datetime.fromtimestamp(record.created, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @click.command(
@@ -55,9 +65,12 @@ def run(
     """
     if (target is None) == (command is None):
         raise click.UsageError("give either MODULE:HANDLERS or --exec CMD")
-    if not os.environ.get("FELTD_URL"):
-        raise click.UsageError("FELTD_URL is not set: it says where the daemon is")
     worker = _load(target) if target is not None else Worker()
+    if not (worker.url or os.environ.get("FELTD_URL")):
+        raise click.UsageError(
+            "FELTD_URL is not set: give it the address that 'feltd serve' prints, such as "
+            "http://127.0.0.1:7610"
+        )
     if command is not None:
         worker.handlers[ANY] = Command(command)
     for member, value in (
@@ -72,9 +85,9 @@ def run(
         if value is not None:
             setattr(worker, member, value)
     worker.check()
-    logging.basicConfig(
-        level=logging.WARNING if quiet else logging.INFO, format=LOG_FORMAT, stream=sys.stderr
-    )
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(Utc(LOG_FORMAT))
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, handlers=[lines])
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     return worker.run()
 

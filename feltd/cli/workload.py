@@ -5,9 +5,10 @@ from typing import Any
 
 import click
 
-from feltd.cli.output import ExamplesGroup, facts, say_json, table, when
+from feltd.cli.output import ExamplesGroup, cell, facts, say_json, table, when
 from feltd.cli.parse import DURATION, expiry, json_value, labels
 from feltd.cli.remote import connect, remote
+from feltd.clock import wall_ms
 from feltd.worker.client import Client
 
 FINAL = ("COMPLETED", "CANCELLED", "DEAD_LETTERED")
@@ -155,7 +156,7 @@ def logs(data: str | None, as_json: bool, workload_id: str, follow: bool) -> Non
                 if as_json:
                     say_json(line)
                 else:
-                    click.echo(f"{when(line['at_ms'])} {line['level']:<5} {line['text']}")
+                    click.echo(f"{when(line['at_ms'])} {line['level']:<5} {cell(line['text'])}")
             if final and not page["items"]:
                 return
 
@@ -227,9 +228,25 @@ def _print_events(client: Client, workload_id: str, after: int, as_json: bool) -
             return after
 
 
+def _waits_for(found: dict[str, Any]) -> str | None:
+    """What a READY workload waits for, as far as its own row tells; None in any other state."""
+    if found["state"] != "READY":
+        return None
+    now_ms, eligible_at_ms = wall_ms(), found.get("eligible_at_ms") or 0
+    attempts = len(found.get("attempts") or ())
+    if eligible_at_ms <= now_ms:
+        again = " again" if attempts else ""
+        return f"a worker: none has taken it{again} yet, see feltd worker list"
+    if attempts and (found.get("not_before_at_ms") or 0) <= now_ms:
+        return f"the end of its backoff after attempt {attempts}: {when(eligible_at_ms)}"
+    return f"its not_before: {when(eligible_at_ms)}"
+
+
 def _show(found: dict[str, Any]) -> None:
     skipped = ("attempts", "retry_policy", "timeouts", "runtime_policy", "placement")
-    facts((name, value) for name, value in found.items() if name not in skipped)
+    shown = [(name, value) for name, value in found.items() if name not in skipped]
+    place = next((at for at, (name, _value) in enumerate(shown, 1) if name == "state"), len(shown))
+    facts([*shown[:place], ("waits for", _waits_for(found)), *shown[place:]])
     attempts = found.get("attempts") or []
     if attempts:
         click.echo()

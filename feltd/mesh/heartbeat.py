@@ -27,8 +27,11 @@ from feltd.store.tx import Kept, Row, Tx
 CLOCK_TOLERANCE_MS = 5_000
 #: A claim younger than this may still be on its way to the worker.
 UNKNOWN_AFTER_MS = 5_000
-#: Offline reasons after which the process should stop: nobody waits for it.
-LEFT_FOR_GOOD = frozenset({"drained", "left"})
+#: Offline reasons after which the process should stop, as nobody waits for it, and how it is told.
+LEFT_FOR_GOOD = {
+    "drained": "the worker was drained and must stop",
+    "left": "the worker has left and must stop",
+}
 
 BEAT = """
 UPDATE workers
@@ -111,10 +114,10 @@ def require_present(row: Row) -> None:
     if row["lifecycle"] not in ("OFFLINE", "RECOVERING"):
         return
     reason = row["offline_reason"]
-    for_good = row["lifecycle"] == "OFFLINE" and reason in LEFT_FOR_GOOD
+    for_good = LEFT_FOR_GOOD.get(reason) if row["lifecycle"] == "OFFLINE" else None
     raise Refused(
         "WORKER_RECOVERY_REQUIRED",
-        "offline worker must reconcile before heartbeat",
+        for_good or "offline worker must reconcile before heartbeat",
         offline_reason=reason,
         next="stop" if for_good else "reconcile",
     )

@@ -31,6 +31,7 @@ class Parcel:
         self.held = held
         self.verb = ending.verb
         self.body = dict(ending.body)
+        self.hint = ending.hint
         self.not_before_ms = 0
         self.alone = False
 
@@ -43,7 +44,24 @@ class Parcel:
         """End the claim in another way than was refused."""
         self.verb = ending.verb
         self.body = dict(ending.body)
+        self.hint = ending.hint
         self.alone = False
+
+    def say_failed(self, *, screened: bool = True) -> None:
+        """Log the failure, once the daemon has taken it.
+
+        Only the daemon knows what looks like a secret: a text that it refused, or has not screened,
+        is not shown.
+        """
+        held, text = self.held, self.body.get("message")
+        if not screened or "on_secret" in self.body:
+            text = f"(its text, redacted: feltd workload show {held.workload_id})"
+        log.warning(
+            "failed %s %s: %s: %s",
+            held.definition, held.workload_id, self.body.get("kind"), text,
+        )  # fmt: skip
+        if self.hint:
+            log.info("hint: %s", self.hint)
 
 
 class Courier:
@@ -109,6 +127,8 @@ class Courier:
             if one is None:
                 self.put_back([parcel], pause_ms=AGAIN_MS)
             elif one.get("ok"):
+                if parcel.verb == "fail":
+                    parcel.say_failed()
                 self._settled(parcel, str(one.get("state") or ""))
             else:
                 self.refused(
@@ -152,6 +172,8 @@ class Courier:
                 self.under_way.pop(held.claim_id, None)
                 if not accepted:
                     log.warning("the outcome of %s came too late", held.claim_id)
+                elif parcel.verb == "fail":
+                    parcel.say_failed(screened=False)
                 done = "COMPLETED" if parcel.verb == "complete" else ""
                 self._on_settled(held, done if accepted else "")
 

@@ -24,6 +24,9 @@ log = logging.getLogger("feltd.worker")
 ANY = "*"
 #: Work that this process has no handler for is given back, but not in a tight circle.
 UNHANDLED_PAUSE_S = 1.0
+#: Answers to a fenced call after which the handler's work is over, whatever it did: the claim has
+#: ended, or this process may not act as the worker any more. None of them is the handler's fault.
+OVER = frozenset({"drop_claim", "stop", "register", "reconcile"})
 #: Log lines of one call, below the daemon's body bound.
 LINES_A_CALL = 200
 #: A checkpoint is not begun again with less than this left of the lease.
@@ -98,6 +101,24 @@ class Desk:
             if held is not None and not held.leaving:
                 held.stop("cancel")
 
+    def reconciled(self, answer: Mapping[str, Any]) -> None:
+        """Apply what a reconciliation says: keep, stop or give back each claim."""
+        self.courier.reconciled(list(answer.get("accepted_results") or ()), accepted=True)
+        self.courier.reconciled(list(answer.get("late_results") or ()), accepted=False)
+        for claim_id in answer.get("fenced_claims") or ():
+            self.lose(claim_id)
+        cancelled = set(answer.get("cancel_attempts") or ())
+        for held in list(self.held.values()):
+            if held.claim.get("attempt_id") in cancelled:
+                self.lose(held.claim_id)
+        for claim in answer.get("authoritative_claims") or ():
+            known = self.held.get(claim["claim_id"])
+            if known is not None:
+                known.renewed(claim["expires_at_ms"])
+            elif not self.knows(claim["claim_id"]):
+                log.warning("giving %s back: nothing here runs it", claim["claim_id"])
+                self.give_back(claim)
+
     def lose(self, claim_id: str) -> None:
         """The claim is fenced: stop its handler. An outcome under way is answered for itself."""
         held = self.held.get(claim_id)
@@ -141,11 +162,14 @@ class Desk:
         trouble: Refusal | Unreachable
         while True:
             left_ms = max(0, held.give_up_ms - boot_ms())
+            key = self.session.key
             try:
                 answer = await self.session.fenced("checkpoint", held, body, patience_ms=left_ms)
                 break
             except Refusal as refused:
-                if refused.next == "drop_claim":
+                if refused.status == 401 and await self.session.has_new_key(key):
+                    continue
+                if refused.next in OVER:
                     self.lose(held.claim_id)
                     raise Fenced(str(refused)) from refused
                 if refused.next != "repeat":
@@ -183,7 +207,7 @@ class Desk:
                 await self.session.fenced("start", held, {})
             except (Refusal, Unreachable) as error:
                 log.warning("could not start %s: %s", held.claim_id, error)
-                held.stop("lost" if getattr(error, "next", "") == "drop_claim" else "lease")
+                held.stop("lost" if getattr(error, "next", "") in OVER else "lease")
                 return None
         log.info(
             "started %s %s, attempt %s, token %d",
@@ -206,13 +230,6 @@ class Desk:
         elif unfinished and held.stopping == "cancel":
             ending = failed("cancelled", "stopped because it was cancelled")
         ending = ending or failed("execution_error", "the handler said nothing")
-        if ending.verb == "fail":
-            log.warning(
-                "failed %s %s: %s: %s", held.definition, held.workload_id,
-                ending.body.get("kind"), ending.body.get("message"),
-            )  # fmt: skip
-        if ending.hint:
-            log.info("hint: %s", ending.hint)
         held.leaving = True
         self.courier.hand(held, ending)
 
@@ -225,7 +242,7 @@ class Desk:
                 await self._lines(held, body, patience_ms)
             except (Refusal, Unreachable) as error:
                 log.warning("lost %d log lines of %s: %s", len(lines), held.workload_id, error)
-                if isinstance(error, Refusal) and error.next == "drop_claim":
+                if isinstance(error, Refusal) and error.next in OVER:
                     self.lose(held.claim_id)
                     return
 

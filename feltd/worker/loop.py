@@ -130,7 +130,7 @@ class Loop:
             log.info("resumed")
             self._parked = False
         if self.session.left:
-            self._drained()
+            await self._drained()
             return
         if self.session.lifecycle in ("OFFLINE", "RECOVERING"):
             await self._reconcile()
@@ -139,6 +139,10 @@ class Loop:
         for claim in answer.get("assigned_claims") or ():
             self._given(claim)
         self._lifecycle_is(self.session.lifecycle)
+        if self.session.left:
+            # The beat that makes ready goes on to the end of a drain that stands.
+            await self._drained()
+            return
         unknown = answer.get("unknown_claims") or ()
         if self.desk.courier.late or any(not self.desk.knows(one) for one in unknown):
             await self._reconcile(anyway=True)
@@ -208,7 +212,7 @@ class Loop:
         reasons = {one.get("code") for one in answer.get("reasons") or () if isinstance(one, dict)}
         if lifecycle not in ("", "READY", "BUSY"):
             self._lifecycle_is(lifecycle)
-            if lifecycle in ("OFFLINE", "RECOVERING"):
+            if lifecycle == "RECOVERING":
                 self.session.lifecycle = lifecycle
             self._kick.set()
             await asyncio.sleep(0.1)
@@ -239,6 +243,10 @@ class Loop:
             return None
         self.desk.hear({**answer, "renewed": None})
         self.desk.courier.settle(parcels, answer.get("outcomes") or [])
+        if answer.get("lifecycle") == "OFFLINE":
+            # Drained or lost: the refusal of a beat says which, and now rather than in its turn.
+            self._open.clear()
+            self._kick.set()
         return answer
 
     def _one_by_one(self, parcels: list[Parcel], refused: Refusal) -> None:
@@ -270,15 +278,13 @@ class Loop:
 
     async def _obey(self, refused: Refusal, key: str | None) -> None:
         """Do what a refusal of a call with this key says comes next, for the whole worker."""
-        if refused.status == 401:
-            async with self.session.mending:
-                if key != self.session.key:
-                    return  # that key was replaced while the call was under way
+        if refused.status == 401 and await self.session.has_new_key(key):
+            return
         newer = refused.facts.get("incarnation")
         if isinstance(newer, int) and newer > self.session.incarnation:
             raise self.session.stopped_by(refused)
         if refused.next == "stop" and refused.code == "WORKER_RECOVERY_REQUIRED":
-            self._drained()
+            await self._drained()
         elif refused.next == "stop":
             raise self.session.stopped_by(refused)
         elif refused.next == "reconcile":
@@ -299,15 +305,23 @@ class Loop:
             log.error("refused, and nothing here can mend it: %s", refused)
             await asyncio.sleep(HELPLESS_PAUSE_S)
 
-    def _drained(self) -> None:
-        """An operator's drain, or our own, is complete."""
+    async def _drained(self) -> None:
+        """An operator's drain, or our own, is complete: end, or wait, and say whose it was."""
         self._open.clear()
+        if not self.session.left:
+            try:
+                await self.session.look()
+            except (Refusal, Unreachable) as error:
+                log.debug("who drained it is not known: %s", error)
+            else:
+                if not self.session.left:
+                    return  # resumed meanwhile: the next beat finds out what to do
         self.session.lifecycle = "OFFLINE"
         if self.on_drain == "exit" or self._told.is_set():
-            self._end(Stopped(DONE, "drained"))
+            self._end(Stopped(DONE, self.session.drained_by))
         elif not self._parked:
             self._parked = True
-            log.info("drained: waiting to be resumed")
+            log.info("%s: waiting to be resumed", self.session.drained_by)
 
     async def _reconcile(self, *, anyway: bool = False) -> None:
         """Make both sides hold the same claims; the daemon's rows decide."""
@@ -328,28 +342,10 @@ class Loop:
                 await self._obey(refused, key)
                 return
             courier.late = [one for one in courier.late if one not in late]
-            self._reconciled(answer)
-
-    def _reconciled(self, answer: Json) -> None:
-        courier = self.desk.courier
-        courier.reconciled(list(answer.get("accepted_results") or ()), accepted=True)
-        courier.reconciled(list(answer.get("late_results") or ()), accepted=False)
-        for claim_id in answer.get("fenced_claims") or ():
-            self.desk.lose(claim_id)
-        cancelled = set(answer.get("cancel_attempts") or ())
-        for held in list(self.desk.held.values()):
-            if held.claim.get("attempt_id") in cancelled:
-                self.desk.lose(held.claim_id)
-        for claim in answer.get("authoritative_claims") or ():
-            known = self.desk.held.get(claim["claim_id"])
-            if known is not None:
-                known.renewed(claim["expires_at_ms"])
-            elif not self.desk.knows(claim["claim_id"]):
-                log.warning("giving %s back: nothing here runs it", claim["claim_id"])
-                self.desk.give_back(claim)
-        log.info("reconciled: %s", self.session.lifecycle)
-        if self.session.lifecycle in ("READY", "BUSY"):
-            self._kick.set()
+            self.desk.reconciled(answer)
+            log.info("reconciled: %s", self.session.lifecycle)
+            if self.session.lifecycle in ("READY", "BUSY"):
+                self._kick.set()
 
     # -- leave
 

@@ -28,6 +28,10 @@ NAME_TAKEN = 3
 BEAT_ANSWER_S_MAX = 10.0
 #: A start that reaches no daemon says so after the first of these, then after each further one.
 WAIT_FOR_DAEMON_MS = (2_000, 30_000)
+NO_KEY = "FELTD_KEY is not set: give it the key that 'feltd enroll' makes for a worker"
+WRONG_KEY = "FELTD_KEY is no key of this daemon: 'feltd enroll' makes one for a worker"
+#: What a grant calls the capabilities that its workers may have.
+GRANTED = "worker:capability:"
 
 
 class Stopped(Exception):
@@ -69,9 +73,11 @@ class Session:
         self.process_id = secrets.token_hex(16)
         self.leases = LeaseView()
         self.worker_id = ""
+        self.name = settings.name
         self.key: str | None = None
         self.lifecycle = "REGISTERED"
         self.offline_reason: str | None = None
+        self.drain_intent: Json | None = None
         self.version = settings.version
         self.capability_version = 0
         self.incarnation = 1
@@ -93,16 +99,57 @@ class Session:
         """Whether a drain is complete, an operator's or our own: nobody waits for this worker."""
         return self.lifecycle == "OFFLINE" and self.offline_reason in ("drained", "left")
 
+    @property
+    def drained_by(self) -> str:
+        """Who drained this worker and why, and what ends the drain, as a person reads it."""
+        drain = self.drain_intent
+        if drain is None or drain.get("by") == f"worker:{self.worker_id}":
+            return "drained"
+        why = f": {drain['reason']}" if drain.get("reason") else ""
+        ends = f"'feltd worker resume {self.name}' ends the drain"
+        if drain.get("until") == "registered":
+            ends = "its next registration ends the drain"
+        return f"drained by {drain.get('by')}{why} ({ends})"
+
     async def begin(self) -> None:
-        """Find out what the key allows, and register; waits for a daemon that is not there."""
+        """Find out what the key allows, and register; waits for a daemon that is not there.
+
+        Ends the process where nothing of the capabilities it asks for is granted, before it could
+        take the name from another.
+        """
         me = await self._patiently(self.client.me)
         if me.get("worker_id"):
             # The key is a worker's own: it was registered by somebody else and is used as it is.
             shown = await self.client.worker(me["worker_id"], patience_ms=None)
             self._is(shown)
+            self._compare(shown.get("granted_capabilities") or ())
+            self._say_drain()
             return
-        self._asked = self._registration(me.get("grant") or {})
+        grant = me.get("grant") or {}
+        if grant:
+            held = [str(one) for one in grant.get("capabilities") or ()]
+            self._compare([one.removeprefix(GRANTED) for one in held if one.startswith(GRANTED)])
+        self._asked = self._registration(grant)
         await self._register(takeover=True, new_key=True)
+        self._say_drain()
+
+    def _compare(self, granted: Iterable[str], *, begins: bool = True) -> None:
+        """Say which of the capabilities asked for are not granted.
+
+        A process that begins ends where none is.
+        """
+        asked, held = set(self.settings.capabilities or ()), set(granted)
+        if asked <= held:
+            return
+        lacking = ", ".join(sorted(asked - held))
+        told = f"not granted: {lacking}; granted: {', '.join(sorted(held)) or 'none'}"
+        if begins and not asked & held:
+            raise Stopped(FAILED, f"no capability that was asked for is granted ({told})")
+        log.warning("no work that needs it comes here: capability %s", told)
+
+    def _say_drain(self) -> None:
+        if self.drain_intent is not None:
+            log.warning("no work will come: %s", self.drained_by)
 
     def _registration(self, grant: Json) -> Json:
         asked = self.settings
@@ -126,8 +173,11 @@ class Session:
                 body[member] = value
         return body
 
-    async def _register(self, *, takeover: bool, new_key: bool = False) -> None:
-        """Register. The name is taken over at the start of the process and at no other time."""
+    async def _register(self, *, takeover: bool, new_key: bool = False) -> Json:
+        """Register, and answer the worker's row.
+
+        The name is taken over at the start of the process and at no other time.
+        """
         body = {**self._asked, "takeover": takeover, "issue_key": new_key}
         sent_ms = boot_ms()
         answer = await self._patiently(lambda **how: self.client.register(body, **how))
@@ -135,6 +185,8 @@ class Session:
         self.key = answer.get("worker_key") or self.key
         self._is(answer["worker"])
         log.info("registered as %s (%s)", self.settings.name, self.worker_id)
+        worker: Json = answer["worker"]
+        return worker
 
     async def _patiently(self, call: Any) -> Json:
         """Repeat a call of the start until the daemon answers, saying every while that it waits."""
@@ -154,8 +206,10 @@ class Session:
     def _is(self, worker: Json) -> None:
         """Take what the daemon knows of this worker for true."""
         self.worker_id = worker["worker_id"]
+        self.name = worker.get("name", self.name)
         self.lifecycle = worker.get("lifecycle", self.lifecycle)
         self.offline_reason = worker.get("offline_reason")
+        self.drain_intent = worker.get("drain")
         self.version = worker.get("version", self.version)
         self.capability_version = worker.get("capability_version", self.capability_version)
         self.incarnation = worker.get("incarnation", self.incarnation)
@@ -172,7 +226,11 @@ class Session:
         if refused.reason == "taken_over" or superseded or (busy and self.worker_id):
             return Stopped(NAME_TAKEN, "another process took the name")
         if refused.status == 401:
-            return Stopped(FAILED, f"{refused.code}: {refused.reason_detail}")
+            said = f"{refused.code}: {refused.reason_detail}"
+            if not self.worker_id and refused.reason is None:
+                # A key that has ended comes with a reason; this one was never a key here.
+                said = f"{said}; {WRONG_KEY}" if self.client.transport.key else NO_KEY
+            return Stopped(FAILED, said)
         return Stopped(FAILED, f"{refused.code}: {refused.detail}")
 
     # -- calls of a registered worker
@@ -247,6 +305,11 @@ class Session:
         self._is(shown)
         return shown
 
+    async def has_new_key(self, key: str | None) -> bool:
+        """Whether `key`, which was refused, has been replaced while its call was under way."""
+        async with self.mending:
+            return key != self.key
+
     async def register_again(self) -> None:
         """Register with the same process_id, after a change of the grant or a removal.
 
@@ -256,9 +319,10 @@ class Session:
             raise Stopped(FAILED, "the worker has to be registered again by whoever registered it")
         async with self.mending:
             before = self.incarnation
-            await self._register(takeover=False)
+            worker = await self._register(takeover=False)
             if self.incarnation > before:
-                await self._register(takeover=False, new_key=True)
+                worker = await self._register(takeover=False, new_key=True)
+            self._compare(worker.get("granted_capabilities") or (), begins=False)
 
     def set_clock(self, refused: Refusal) -> None:
         """Correct this process's clock by the daemon's wall time; the machine's is left alone."""

@@ -96,7 +96,7 @@ class Worker:
         if not self.handlers:
             raise ValueError("the worker has no handlers: decorate some with @worker.handles(…)")
         if not (self.url or os.environ.get("FELTD_URL")):
-            raise ValueError("no address: set FELTD_URL")
+            raise ValueError("no address: set FELTD_URL, or give the Worker its url")
         async with AsyncClient(self.url, self.key) as client:
             with self._signals():
                 stopped = await self._live(client)

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from feltd.cli.main import COMMANDS, cli, run
 from tests.cli.conftest import Typed
+from tests.daemon.running import Daemon
 
 
 def every_command() -> Iterator[tuple[str, ...]]:
@@ -94,8 +95,55 @@ def test_a_refusal_is_its_code_its_detail_and_the_next_step(local: Typed) -> Non
     assert ran.stdout == ""
     first, *rest = ran.stderr.splitlines()
     assert first.startswith("WORKER_NOT_FOUND: ")
-    assert rest[-1].startswith("next: register: ")
-    assert "/errors/WORKER_NOT_FOUND" in rest[-1]
+    assert rest == [
+        "next: look for its id or name: feltd worker list (see /errors/WORKER_NOT_FOUND)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "step"),
+    [
+        ("grants revoke nothing", "GRANT_NOT_FOUND", "feltd grants list"),
+        ("grants show nothing", "GRANT_NOT_FOUND", "feltd grants list"),
+        ("keys revoke --id nothing", "KEY_NOT_FOUND", "feltd keys list"),
+        ("workload show nothing", "WORKLOAD_NOT_FOUND", "feltd workload list"),
+        ("workload cancel nothing", "WORKLOAD_NOT_FOUND", "feltd workload list"),
+        ("worker drain worker_0", "WORKER_NOT_FOUND", "feltd worker list"),
+        ("claim evict claim_0 --reason stuck", "CLAIM_NOT_FOUND", "feltd claim list"),
+    ],
+)
+def test_whoever_names_what_is_not_there_is_told_where_names_are(
+    local: Typed, words: str, code: str, step: str
+) -> None:
+    ran = local(*words.split())
+
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith(f"{code}: ")
+    assert ran.stderr.splitlines()[-1].startswith("next: look for its id")
+    assert f": {step} (see" in ran.stderr
+
+
+def test_a_key_that_is_not_set_is_named(daemon: Daemon, tmp_path: Path) -> None:
+    none = Typed(tmp_path, FELTD_URL=daemon.url)("worker", "list")
+    wrong = Typed(tmp_path, FELTD_URL=daemon.url, FELTD_KEY="nonsense")("worker", "list")
+
+    assert (none.returncode, wrong.returncode) == (1, 1)
+    assert "next: FELTD_KEY is not set: give it a key of this daemon" in none.stderr
+    assert "next: give FELTD_KEY a key of this daemon that still works" in wrong.stderr
+
+
+def test_a_database_that_is_served_is_no_reason_to_fail_for_if_missing(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    """systemd runs it before each start: it must pass where there is nothing to make."""
+    typed = Typed(tmp_path)
+    beside = typed("init", "--if-missing", "--data", str(daemon.data))
+    again = typed("init", "--data", str(daemon.data))
+
+    assert (beside.returncode, beside.stdout) == (0, "")
+    assert beside.stderr == f"{daemon.data} exists already\n"
+    assert again.returncode == 1
+    assert "exists already. Nothing was changed." in again.stderr
 
 
 def test_each_member_that_does_not_fit_is_pointed_at(local: Typed) -> None:
@@ -117,8 +165,9 @@ def test_the_id_of_a_worker_is_worked_out_without_a_daemon(tmp_path: Path) -> No
 
 def test_a_worker_without_an_address_or_without_its_module_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text("worker = 5\n")
-    bare = Typed(tmp_path)("worker", "run", "jobs:worker")
-    assert (bare.returncode, "FELTD_URL is not set" in bare.stderr) == (2, True)
+    bare = Typed(tmp_path)("worker", "run", "--exec", "true")
+    assert bare.returncode == 2
+    assert "FELTD_URL is not set: give it the address that 'feltd serve' prints" in bare.stderr
 
     typed = Typed(tmp_path, FELTD_URL="http://127.0.0.1:9", FELTD_KEY="k")
     for target, said in (

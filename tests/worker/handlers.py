@@ -10,7 +10,7 @@ from feltd.worker import AsyncContext, Context, Fenced, Permanent, Transient, Wo
 
 worker = Worker(
     lease_ms=int(os.environ.get("FELTD_TEST_LEASE_MS", "3000")),
-    heartbeat_interval_ms=1_000,
+    heartbeat_interval_ms=int(os.environ.get("FELTD_TEST_INTERVAL_MS", "1000")),
     heartbeat_timeout_ms=int(os.environ.get("FELTD_TEST_TIMEOUT_MS", "3000")),
     grace_ms=int(os.environ.get("FELTD_TEST_GRACE_MS", "5000")),
     concurrency=2,

@@ -45,13 +45,19 @@ def test_a_failure_that_names_a_secret_is_told_without_it(crew: Crew) -> None:
     assert done["failure"]["kind"] == "execution_error"
     assert "redacted" in done["failure"]["message"]
     assert "hunter2" not in done["failure"]["message"]
+    crew.until(lambda: "failed broken" in crew.log(), "the failure is logged")
+    assert f"execution_error: (its text, redacted: feltd workload show {done['workload_id']})" in (
+        crew.log()
+    )
+    assert "hunter2" not in crew.log()
 
 
 def test_an_unforeseen_error_names_transient_in_the_log(crew: Crew) -> None:
     crew.start()
     crew.final(crew.work("broken", {"how": "other"}))
 
-    assert "Transient" in crew.log()
+    crew.until(lambda: "Transient" in crew.log(), "the hint is logged")
+    assert "execution_error: KeyError: 'page'" in crew.log()
 
 
 def test_what_nobody_handles_is_not_taken(crew: Crew) -> None:

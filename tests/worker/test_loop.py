@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from feltd.worker import AsyncClient, AsyncContext
+from feltd.worker import AsyncClient, AsyncContext, Fenced
+from feltd.worker.desk import Desk
 from feltd.worker.loop import Loop
 from feltd.worker.session import Session, Settings, Stopped
 from tests.worker.crew import Crew
@@ -140,3 +141,47 @@ async def test_two_hundred_small_pieces_share_their_calls(crew: Crew) -> None:
 
     assert [one["result"]["output"] for one in done] == list(range(200))
     assert calls < 200
+
+
+@pytest.mark.parametrize("how", ["the grant is revoked", "the claim is evicted"])
+async def test_a_handler_whose_checkpoint_comes_too_late_has_not_failed(
+    crew: Crew, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """Its work is over, and not by its fault: no failure is told and no advice is given."""
+    begun, go = asyncio.Event(), asyncio.Event()
+    met: list[BaseException] = []
+
+    async def slow(ctx: AsyncContext) -> None:
+        begun.set()
+        await go.wait()
+        try:
+            await ctx.checkpoint({"half": True})
+        except BaseException as error:
+            met.append(error)
+            raise
+
+    caplog.set_level("INFO")
+    ends: list[Stopped] = []
+    async with Running(crew) as here:
+        await here.session.beat([], 0)
+        job = await off(crew.work, "echo", 1)
+        wanted = {"lease_ms": 60_000, "start": True}
+        bearer = here.session.key
+        got = await here.client.pull(here.session.worker_id, wanted, bearer=bearer)
+        desk = Desk(here.session, {"echo": slow}, ends.append)
+        [claim] = got["claims"]
+        desk.begin(claim)
+        await begun.wait()
+        if how == "the grant is revoked":
+            await off(crew.client.revoke_grant, crew.grant_id)
+        else:
+            await off(lambda: crew.client.evict(claim["claim_id"], reason="stuck"))
+        go.set()
+        await asyncio.gather(*desk.slots)
+
+    assert [type(one) for one in met] == [Fenced]
+    assert (len(desk.courier), desk.held, ends) == (0, {}, [])
+    said = [line.message for line in caplog.records if line.name == "feltd.worker"]
+    assert any(line.startswith("lost claim_") for line in said)
+    assert not any("failed" in line or "hint" in line for line in said)
+    assert await off(crew.state, job) == "READY"

@@ -2,12 +2,20 @@
 
 import signal
 from collections.abc import Callable
+from datetime import datetime
 
 import pytest
 
 from feltd.worker import Refusal
 from tests.daemon.running import Daemon
 from tests.worker.crew import Crew
+
+#: So rarely does a worker beat that whatever it notices in this story it did not learn by a beat.
+RARELY = {
+    "FELTD_TEST_INTERVAL_MS": "300000",
+    "FELTD_TEST_TIMEOUT_MS": "600000",
+    "FELTD_TEST_LEASE_MS": "3600000",
+}
 
 
 def test_two_variables_are_all_a_worker_needs(crew: Crew) -> None:
@@ -77,6 +85,51 @@ def test_a_key_that_is_no_key_ends_the_process_with_1(crew: Crew) -> None:
 
     assert crew.ended(process) == 1
     assert "UNAUTHENTICATED" in crew.log()
+    assert "FELTD_KEY is no key of this daemon: 'feltd enroll' makes one" in crew.log()
+
+
+@pytest.mark.parametrize("key", ["", "  "])
+def test_a_key_that_is_not_set_is_said_to_be_so(crew: Crew, key: str) -> None:
+    process = crew.start(FELTD_KEY=key)
+
+    assert crew.ended(process) == 1
+    assert "FELTD_KEY is not set: give it the key that 'feltd enroll' makes" in crew.log()
+
+
+def test_a_capability_that_is_not_granted_is_said_at_the_start(crew: Crew) -> None:
+    crew.start("w", "--capability", "ocr", "--capability", "extract")
+    shown = crew.ready()
+
+    assert "WARNING no work that needs it comes here: capability not granted: ocr; " in crew.log()
+    assert "granted: extract" in crew.log()
+    assert shown["granted_capabilities"] == ["extract"]
+
+
+def test_a_worker_that_is_granted_nothing_it_asked_for_ends_with_1_and_takes_no_name(
+    crew: Crew,
+) -> None:
+    first = crew.start()
+    crew.ready()
+    second = crew.start("w", "--capability", "ocr")
+
+    assert crew.ended(second) == 1
+    assert "no capability that was asked for is granted (not granted: ocr; granted: extract)" in (
+        crew.log()
+    )
+    assert first.poll() is None
+    assert crew.worker()["incarnation"] == 1
+
+
+def test_the_log_is_in_utc_and_says_so(crew: Crew) -> None:
+    crew.start(TZ="Asia/Tokyo")
+    crew.ready()
+    crew.until(lambda: "registered as w" in crew.log(), "it has said something")
+    [line] = [line for line in crew.log().splitlines() if "registered as w" in line]
+    stamp, level, _text = line.split(" ", 2)
+    at_ms = datetime.fromisoformat(stamp).timestamp() * 1000
+
+    assert (stamp[-5], stamp[-1], level) == (".", "Z", "INFO")
+    assert abs(at_ms - crew.worker()["registered_at_ms"]) < 3_600_000
 
 
 def test_an_operators_drain_lets_the_work_finish_and_ends_the_process_with_0(crew: Crew) -> None:
@@ -90,6 +143,39 @@ def test_an_operators_drain_lets_the_work_finish_and_ends_the_process_with_0(cre
     assert crew.ends(job) == ["completed"]
     assert crew.worker()["offline_reason"] == "drained"
     assert crew.worker()["drain"]["reason"] == "new kernel"
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_the_end_of_a_drain_ends_the_process_without_another_beat(crew: Crew, busy: bool) -> None:
+    """Safe to stop and stopped are the same moment, however rarely the worker beats."""
+    process = crew.start(**RARELY)
+    worker_id = crew.ready()["worker_id"]
+    if busy:
+        for _slot in range(2):
+            crew.work("steps", {"steps": 3, "pace_s": 0.2})
+        crew.until(lambda: crew.worker()["lifecycle"] == "BUSY", "its every slot is taken")
+    crew.client.drain(worker_id, {"reason": "new kernel"})
+
+    assert crew.ended(process) == 0
+    last = crew.log().splitlines()[-1]
+    assert "stopped: drained by service:" in last
+    assert ": new kernel ('feltd worker resume w' ends the drain)" in last
+
+
+def test_a_worker_that_begins_under_a_drain_ends_soon_and_says_whose_it_is(crew: Crew) -> None:
+    first = crew.start()
+    crew.client.drain(crew.ready()["worker_id"], {"reason": "new kernel"})
+    assert crew.ended(first) == 0
+    before = crew.log()
+    second = crew.start("w", "--quiet", **RARELY)
+
+    assert crew.ended(second) == 0
+    [said] = crew.log()[len(before) :].splitlines()
+    assert "WARNING no work will come: drained by service:" in said
+    assert ": new kernel ('feltd worker resume w' ends the drain)" in said
+    crew.client.resume(crew.worker()["worker_id"])
+    crew.start()
+    assert crew.final(crew.work("echo"))["state"] == "COMPLETED"
 
 
 def test_a_parked_worker_waits_for_its_resumption(crew: Crew) -> None:

@@ -33,6 +33,17 @@ def test_an_idle_worker_is_drained_at_once(house: House) -> None:
     stop = house.refusal(edge.beat)
     assert (stop.code, stop.next) == ("WORKER_RECOVERY_REQUIRED", "stop")
     assert stop.facts["offline_reason"] == "drained"
+    assert stop.detail == "the worker was drained and must stop"
+
+
+def test_a_worker_that_left_is_told_so(house: House) -> None:
+    edge = house.worker()
+    edge.leave()
+
+    stop = house.refusal(edge.beat)
+
+    assert (stop.code, stop.next) == ("WORKER_RECOVERY_REQUIRED", "stop")
+    assert stop.detail == "the worker has left and must stop"
 
 
 def test_a_draining_worker_goes_on_beating_and_renewing(house: House) -> None:

@@ -169,7 +169,7 @@ def test_who_brings_no_valid_key_is_told_nothing(wire: Wire) -> None:
 
     told = [wire.call("GET", "/v1/auth/me", key=bearer) for bearer in bearers]
     told.append(wire.call("GET", "/v1/auth/me", key=""))
-    for scheme in ("bearer ", "Bearer  ", "Basic ", ""):
+    for scheme in ("Bearer:", "Bearer  ", "Basic ", ""):
         told.append(wire.call("GET", "/v1/auth/me", key="", Authorization=scheme + good))
 
     for answer in told:

@@ -6,14 +6,13 @@ took the worker's name, 75 the file is held.
 """
 
 import importlib
-import os
 import sys
 from typing import NamedTuple
 
 import click
 
 from feltd import __version__
-from feltd.cli.output import explain_failure
+from feltd.cli.output import explain_failure, forget_stdout
 
 USAGE = 2
 FAILED = 1
@@ -92,7 +91,8 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command and answer its exit code; everything it says is on stdout and stderr."""
     try:
         ended = cli.main(args=arguments, prog_name="feltd", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever started this process
+            sys.stdout.flush()
     except click.UsageError as error:
         error.show()
         return USAGE
@@ -103,8 +103,7 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return 130
     except BrokenPipeError:
-        # The reader of a pipe has enough; what is still buffered must not raise at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        forget_stdout()
         return FAILED
     except Exception as error:
         code = explain_failure(error)

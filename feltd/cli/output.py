@@ -75,7 +75,12 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def on_terminal() -> bool:
     """Whether a person reads stdout."""
-    return sys.stdout.isatty()
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def forget_stdout() -> None:
+    """After a broken pipe: what is still buffered, or said later, is thrown away without error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say_json(value: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from feltd.api.listen import ListenProblem
-from feltd.cli.output import Examples
+from feltd.cli.output import Examples, forget_stdout
 from feltd.cli.settings import load_settings, setting_options
 from feltd.config import Config, ConfigProblem, hooks
 from feltd.daemon.logs import begin_log
@@ -50,4 +50,12 @@ def serve(config_file: Path | None, **flags: Any) -> int:
 
 
 async def _serve(config: Config) -> int:
-    return await Daemon(config, hooks()).run(click.echo)
+    return await Daemon(config, hooks()).run(_tell)
+
+
+def _tell(url: str) -> None:
+    try:
+        click.echo(url)
+    except BrokenPipeError:
+        # Nobody wants to know it; it stands in the log, and is no reason to end.
+        forget_stdout()

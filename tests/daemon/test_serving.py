@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import shlex
 import socket
 import sqlite3
 import subprocess
@@ -16,8 +17,10 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.daemon.load import Load, crew
-from tests.daemon.running import PATIENCE_S, Daemon, Edge, create, people
+from tests.daemon.running import FELTD, PATIENCE_S, Daemon, Edge, create, people
 
 SLOW = {"FELTD_TEST_SLOW_COMMIT_MS": "1200"}
 
@@ -63,6 +66,32 @@ def test_a_stop_does_not_wait_for_the_next_word_to_the_watchdog(
     daemon = daemons("feltd.db", "--graceful-ms", "600000", WATCHDOG_USEC="600000000")
     daemon.start()
     assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_daemon_whose_address_nobody_reads_serves(
+    daemons: Callable[..., Daemon], closed: bool
+) -> None:
+    """Its stdout is a pipe that nobody reads, or closed."""
+    daemon = daemons()
+    reading, writing = os.pipe()
+    os.close(reading)
+    serve = shlex.join([*FELTD, "serve", "--data", str(daemon.data), "--port", "0"])
+    command = f"exec {serve} {'>&-' if closed else ''}"
+    with daemon.log.open("a") as log:
+        process = subprocess.Popen(["/bin/sh", "-c", command], stdout=writing, stderr=log)
+    os.close(writing)
+    try:
+        while '"event": "serving"' not in daemon.told():
+            assert process.poll() is None, daemon.told()
+            time.sleep(0.01)
+        (told,) = (json.loads(line) for line in daemon.told().splitlines())
+        daemon.url = told["url"]
+        assert daemon.get("/health")["status"] == "healthy"
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0, daemon.told()
+    finally:
+        process.kill()
 
 
 def test_a_listening_socket_can_be_handed_in(daemons: Callable[..., Daemon]) -> None:

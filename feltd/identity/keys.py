@@ -45,7 +45,7 @@ SELECT key_id, name, scopes, namespaces, tenants, subject_type, identity_id, wor
 """
 
 WORKER = """
-SELECT tenant_id
+SELECT tenant_id, authorization_grant_id
   FROM workers
  WHERE worker_id = :worker_id
    AND removed_at_ms IS NULL
@@ -104,8 +104,7 @@ def create(tx: Tx, ask: Ask[CreateKey], now: Now) -> KeyMade:
     elif draft.expires_at_ms is not None and draft.expires_at_ms <= now.wall_ms:
         raise unfit("REQUEST_INVALID", [("/expires_at_ms", "lies in the past")])
     _refuse_more(caller, own, draft)
-    if draft.worker_id is None:
-        _refuse_another(tx, caller, draft)
+    _refuse_another(tx, caller, draft)
     if draft.grant_id is not None:
         _bind(tx, caller, draft, ask.fresh, now)
     made = _insert(tx, ask.fresh, caller, draft, now)
@@ -175,8 +174,7 @@ def rotate(tx: Tx, ask: Ask[RotateKey], now: Now) -> KeyMade:
     )
     if old["key_id"] != ask.caller.key_id:
         _refuse_more(ask.caller, own, draft)
-        if draft.worker_id is None:
-            _refuse_another(tx, ask.caller, draft)
+        _refuse_another(tx, ask.caller, draft)
     made = _insert(tx, ask.fresh, ask.caller, draft, now)
     tx.change(HAND_OVER, {"key_id": ask.id, "new_key_id": made.key_id})
     if ask.body.overlap_ms == 0:
@@ -332,9 +330,17 @@ def _refuse_more(caller: Caller, own: Row | None, draft: Draft) -> None:
 def _refuse_another(tx: Tx, caller: Caller, draft: Draft) -> None:
     """Refuse FORBIDDEN to make a key that is somebody else whom a grant was given to.
 
-    Who a key is decides which grants it may use, so that would hand out another's permissions.
+    Who a key is decides which grants it may use, so that would hand out another's permissions: a
+    worker's are those of the grant it registered with.
     """
     if draft.identity_id is None or caller.holds(grants.SCOPE):
+        return
+    if draft.worker_id is not None:
+        worker = tx.row(WORKER, {"worker_id": draft.worker_id})
+        grant_id = None if worker is None else worker["authorization_grant_id"]
+        grant = None if grant_id is None else grants.read(tx, grant_id)
+        if grant is None or grant.subject != caller.subject:
+            raise unfit("FORBIDDEN", [("/worker_id", "the worker's grant is not the caller's")])
         return
     subject = Subject(kind=KIND_OF[draft.subject_type], id=draft.identity_id)
     if subject == caller.subject:

@@ -189,7 +189,8 @@ def test_a_foreign_grant_is_not_there_for_the_maker(house: House) -> None:
 
 
 def test_a_key_made_for_a_worker_is_that_worker_and_has_no_scopes(house: House) -> None:
-    made = house.key(admin(house), worker_id=house.worker("worker_1"))
+    maker = admin(house, scopes=["keys:admin", "grants:issue"])
+    made = house.key(maker, worker_id=house.worker("worker_1"))
     caller = house.bearer_of(made)
 
     assert made.secret.startswith("felt_w_")

@@ -20,12 +20,12 @@ CREATE TABLE events (
   at_ms          INTEGER NOT NULL,                   -- lease time
   kind           TEXT    NOT NULL,                   -- the verb that was done
   tenant_id      TEXT,                               -- null: the daemon's own
-  application_id TEXT,
-  workload_id    TEXT,
-  worker_id      TEXT,
+  application_id TEXT,                               -- null: not of one application
+  workload_id    TEXT,                               -- null: not about a workload
+  worker_id      TEXT,                               -- who did it, or whom it was done to
   fencing_token  INTEGER,                            -- claim_<fencing_token> names the claim
   from_state     TEXT,                               -- null: it began here
-  to_state       TEXT,
+  to_state       TEXT,                               -- state or lifecycle after it; null: none changed
   eligible_at_ms INTEGER,                            -- lease time, where the verb set it
   expires_at_ms  INTEGER,                            -- lease time, end of the lease where the verb had one
   end_kind       TEXT,                               -- how a claim ended
@@ -55,6 +55,11 @@ CREATE TABLE audit (
 -- History is appended to, never rewritten.
 CREATE TRIGGER events_stay BEFORE UPDATE ON events
 BEGIN SELECT RAISE(ABORT, 'events are never changed'); END;
+-- -1 is a number that SQLite is still to draw.
+CREATE TRIGGER events_are_not_replaced BEFORE INSERT ON events
+WHEN NEW.seq <> -1
+ AND EXISTS (SELECT 1 FROM events WHERE seq = NEW.seq)
+BEGIN SELECT RAISE(ABORT, 'this event exists'); END;
 CREATE TRIGGER audit_stays BEFORE UPDATE ON audit
 BEGIN SELECT RAISE(ABORT, 'audit rows are never changed'); END;
 CREATE TRIGGER audit_is_gapless BEFORE INSERT ON audit

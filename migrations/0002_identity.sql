@@ -3,10 +3,10 @@
 CREATE TABLE grants (
   grant_id            TEXT    PRIMARY KEY,   -- grant_<id>
   issuer              TEXT    NOT NULL,      -- kind:id of who issued it
-  subject_kind        TEXT    NOT NULL CHECK (subject_kind IN ('human', 'service', 'workload', 'agent', 'connection', 'worker')),
+  subject_kind        TEXT    NOT NULL CHECK (subject_kind IN ('human', 'service', 'workload', 'agent', 'connection', 'worker')),  -- what kind of somebody may use it
   subject_id          TEXT    NOT NULL,      -- with the kind: who may use it
-  tenant_id           TEXT    NOT NULL,
-  application_id      TEXT    NOT NULL,
+  tenant_id           TEXT    NOT NULL,      -- the one tenant it holds in
+  application_id      TEXT    NOT NULL,      -- the one application it holds in
   capabilities        TEXT    NOT NULL,      -- JSON array, sorted
   resources           TEXT    NOT NULL,      -- JSON array of {kind, uri}
   constraints         TEXT    NOT NULL,      -- JSON object
@@ -14,11 +14,14 @@ CREATE TABLE grants (
   expires_at_ms       INTEGER NOT NULL,      -- wall time
   chain_expires_at_ms INTEGER NOT NULL,      -- wall time: earliest end of it and its ancestors
   chain_live          INTEGER NOT NULL DEFAULT 1 CHECK (chain_live IN (0, 1)),  -- 0: it or an ancestor was revoked
-  parent_grant_id     TEXT    REFERENCES grants (grant_id),
+  parent_grant_id     TEXT    REFERENCES grants (grant_id),  -- the grant it is a subset of; null: none
   depth               INTEGER NOT NULL DEFAULT 0 CHECK (depth BETWEEN 0 AND 8), -- ancestors
   revision            INTEGER NOT NULL DEFAULT 1 CHECK (revision >= 1),         -- + 1 at every change
-  status              TEXT    NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'REVOKED')),
-  CHECK (chain_expires_at_ms <= expires_at_ms)
+  status              TEXT    NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'REVOKED')),  -- REVOKED: for ever
+  CHECK (chain_expires_at_ms <= expires_at_ms),
+  CHECK (capabilities GLOB '[[]*]'),
+  CHECK (resources GLOB '[[]*]'),
+  CHECK (constraints GLOB '{*}')
 ) STRICT;
 CREATE INDEX grants_by_age ON grants (issued_at_ms, grant_id);
 CREATE INDEX grants_of_tenant ON grants (tenant_id, issued_at_ms, grant_id);
@@ -27,12 +30,12 @@ CREATE INDEX grants_of_parent ON grants (parent_grant_id) WHERE parent_grant_id 
 
 CREATE TABLE keys (
   key_id          TEXT    PRIMARY KEY,       -- public 12 characters in the bearer
-  name            TEXT    NOT NULL,
-  secret_digest   TEXT    NOT NULL CHECK (secret_digest GLOB 'sha256:*' AND length(secret_digest) = 71),
+  name            TEXT    NOT NULL,          -- a title for people
+  secret_digest   TEXT    NOT NULL CHECK (secret_digest GLOB 'sha256:*' AND length(secret_digest) = 71),  -- SHA-256 over the whole bearer: sha256:<64 hex digits>
   scopes          TEXT    NOT NULL,          -- JSON array, sorted; [] for a worker key
   namespaces      TEXT    NOT NULL,          -- JSON array, sorted
   tenants         TEXT    NOT NULL,          -- JSON array, sorted; ["*"]: every tenant
-  subject_type    TEXT    NOT NULL CHECK (subject_type IN ('human', 'user', 'service', 'api_key', 'agent', 'worker')),
+  subject_type    TEXT    NOT NULL CHECK (subject_type IN ('human', 'user', 'service', 'api_key', 'agent', 'worker')),  -- what kind of somebody its bearer is
   identity_id     TEXT,                      -- id of the subject; null: the key's own id
   worker_id       TEXT,                      -- worker key: the one worker it is
   incarnation     INTEGER,                   -- worker key: the one incarnation it is, null: whichever is current
@@ -42,10 +45,13 @@ CREATE TABLE keys (
   created_at_ms   INTEGER NOT NULL,          -- wall time
   expires_at_ms   INTEGER,                   -- wall time, null: never
   revoked_at_ms   INTEGER,                   -- wall time, null: not revoked
-  revoked_reason  TEXT    CHECK (revoked_reason IN ('taken_over', 'revoked', 'grant_ended', 'rotated')),
+  revoked_reason  TEXT    CHECK (revoked_reason IN ('taken_over', 'revoked', 'grant_ended', 'rotated')),  -- what its bearer is told
   last_used_at_ms INTEGER,                   -- wall time, to the minute
   CHECK ((subject_type = 'worker') = (worker_id IS NOT NULL)),
-  CHECK ((revoked_at_ms IS NULL) = (revoked_reason IS NULL))
+  CHECK ((revoked_at_ms IS NULL) = (revoked_reason IS NULL)),
+  CHECK (scopes GLOB '[[]*]'),
+  CHECK (namespaces GLOB '[[]*]'),
+  CHECK (tenants GLOB '[[]*]')
 ) STRICT;
 CREATE INDEX keys_by_age ON keys (created_at_ms, key_id);
 CREATE INDEX keys_of_worker ON keys (worker_id) WHERE worker_id IS NOT NULL;

@@ -2,7 +2,7 @@
 
 CREATE TABLE workload_edges (
   from_state TEXT NOT NULL,   -- '' : creation
-  to_state   TEXT NOT NULL,
+  to_state   TEXT NOT NULL,   -- where it leads
   PRIMARY KEY (from_state, to_state)
 ) STRICT, WITHOUT ROWID;
 INSERT INTO workload_edges (from_state, to_state) VALUES
@@ -17,19 +17,19 @@ INSERT INTO workload_edges (from_state, to_state) VALUES
   ('DEAD_LETTERED', 'READY'), ('DEAD_LETTERED', 'PENDING'), ('DEAD_LETTERED', 'CANCELLED');
 
 CREATE TABLE applications (
-  tenant_id         TEXT    NOT NULL,
-  application_id    TEXT    NOT NULL,
+  tenant_id         TEXT    NOT NULL,            -- with application_id: whose work it is
+  application_id    TEXT    NOT NULL,            -- unique in the tenant
   demand_generation INTEGER NOT NULL DEFAULT 0,  -- + 1 whenever a demand is made or deleted
   demands           INTEGER NOT NULL DEFAULT 0 CHECK (demands BETWEEN 0 AND 2000),  -- demands that exist
   PRIMARY KEY (tenant_id, application_id)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE demands (
-  demand_id           INTEGER PRIMARY KEY AUTOINCREMENT,
-  tenant_id           TEXT    NOT NULL,
-  application_id      TEXT    NOT NULL,
-  definition_id       TEXT    NOT NULL,
-  definition_revision TEXT    NOT NULL,
+  demand_id           INTEGER PRIMARY KEY AUTOINCREMENT,  -- older ones are smaller
+  tenant_id           TEXT    NOT NULL,   -- of all its work
+  application_id      TEXT    NOT NULL,   -- of all its work
+  definition_id       TEXT    NOT NULL,   -- what is to be run
+  definition_revision TEXT    NOT NULL,   -- which revision of it
   capabilities        TEXT    NOT NULL,   -- JSON array, sorted
   resources           TEXT    NOT NULL,   -- JSON object
   placement           TEXT    NOT NULL,   -- JSON object
@@ -37,14 +37,17 @@ CREATE TABLE demands (
   head_rank           INTEGER,            -- rank of the best head of its lanes, null: nothing due
   head_seq            INTEGER,            -- workloads.seq of that head
   UNIQUE (tenant_id, application_id, digest),
-  CHECK ((head_rank IS NULL) = (head_seq IS NULL))
+  CHECK ((head_rank IS NULL) = (head_seq IS NULL)),
+  CHECK (capabilities GLOB '[[]*]'),
+  CHECK (resources GLOB '{*}'),
+  CHECK (placement GLOB '{*}')
 ) STRICT;
 CREATE INDEX demands_by_head ON demands (tenant_id, application_id, head_rank, head_seq)
  WHERE head_rank IS NOT NULL;
 
 CREATE TABLE lanes (
-  lane_id   INTEGER PRIMARY KEY AUTOINCREMENT,
-  demand_id INTEGER NOT NULL UNIQUE REFERENCES demands (demand_id),
+  lane_id   INTEGER PRIMARY KEY AUTOINCREMENT,  -- workloads of one lane are taken in order of (rank, seq)
+  demand_id INTEGER NOT NULL UNIQUE REFERENCES demands (demand_id),  -- what its workloads ask for
   head_rank INTEGER,                      -- rank of its first due workload, null: none
   head_seq  INTEGER,                      -- workloads.seq of it
   CHECK ((head_rank IS NULL) = (head_seq IS NULL))
@@ -54,10 +57,10 @@ CREATE INDEX lanes_by_head ON lanes (demand_id, head_rank, head_seq) WHERE head_
 CREATE TABLE workloads (
   seq                    INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of creation
   workload_id            TEXT    NOT NULL UNIQUE,  -- time-ordered
-  tenant_id              TEXT    NOT NULL,
-  application_id         TEXT    NOT NULL,
+  tenant_id              TEXT    NOT NULL,         -- never changes
+  application_id         TEXT    NOT NULL,         -- never changes
   idempotency_key        TEXT    NOT NULL,         -- names this workload in tenant and application
-  state                  TEXT    NOT NULL CHECK (state IN ('PENDING', 'READY', 'CLAIMED', 'RUNNING', 'CHECKPOINTED', 'COMPLETED', 'DEAD_LETTERED', 'CANCELLED')),
+  state                  TEXT    NOT NULL CHECK (state IN ('PENDING', 'READY', 'CLAIMED', 'RUNNING', 'CHECKPOINTED', 'COMPLETED', 'DEAD_LETTERED', 'CANCELLED')),  -- moves along workload_edges only
   lane_id                INTEGER,                  -- null once final: its demand may be gone
   demand_id              INTEGER,                  -- null once final
   rank                   INTEGER NOT NULL,         -- eligible_at_ms - priority * 60,000
@@ -71,16 +74,16 @@ CREATE TABLE workloads (
   attempt_number         INTEGER NOT NULL DEFAULT 0,  -- claims ever made for it
   attempts_spent         INTEGER NOT NULL DEFAULT 0,  -- attempts spent since creation or the last requeue
   releases               INTEGER NOT NULL DEFAULT 0,  -- releases in a row
-  max_attempts           INTEGER NOT NULL CHECK (max_attempts BETWEEN 1 AND 1000),
-  cancel_requested       INTEGER NOT NULL DEFAULT 0 CHECK (cancel_requested IN (0, 1)),
-  priority               INTEGER NOT NULL CHECK (priority BETWEEN -1000 AND 1000),
+  max_attempts           INTEGER NOT NULL CHECK (max_attempts BETWEEN 1 AND 1000),  -- spent attempts after which it is a dead letter
+  cancel_requested       INTEGER NOT NULL DEFAULT 0 CHECK (cancel_requested IN (0, 1)),  -- 1: its holder is asked to stop
+  priority               INTEGER NOT NULL CHECK (priority BETWEEN -1000 AND 1000),  -- one point is worth a minute of waiting
   not_before_at_ms       INTEGER,                  -- wall time, null: none
   ready_at_ms            INTEGER,                  -- lease time it last became READY
   created_at_ms          INTEGER NOT NULL,         -- lease time
   finished_at_ms         INTEGER,                  -- lease time it became final or a dead letter
-  environment            TEXT    NOT NULL,
-  definition_id          TEXT    NOT NULL,
-  definition_revision    TEXT    NOT NULL,
+  environment            TEXT    NOT NULL,         -- a word of the submitter's; travels in the claim
+  definition_id          TEXT    NOT NULL,         -- what is to be run
+  definition_revision    TEXT    NOT NULL,         -- which revision of it
   trigger                TEXT    NOT NULL,         -- what made it: manual, or a trigger's id
   requested_by           TEXT    NOT NULL,         -- kind:id
   authorization_grant_id TEXT,                     -- grant it was created under, null only with --no-auth
@@ -91,12 +94,12 @@ CREATE TABLE workloads (
   resources              TEXT    NOT NULL,         -- JSON object
   on_worker_lost         TEXT    CHECK (on_worker_lost IN ('end', 'lease')),  -- null: the daemon's setting
   labels                 TEXT    NOT NULL,         -- JSON object
-  traceparent            TEXT,
+  traceparent            TEXT,                     -- of the call that created it; travels in the claim
   body_sha256            TEXT    NOT NULL,         -- hex digest of what was asked, for the idempotency key
   progress               TEXT,                     -- JSON {done, total, note} last told by the holder
   failure_kind           TEXT,                     -- last failure
-  failure_message        TEXT,
-  result_id              TEXT,
+  failure_message        TEXT,                     -- what was said of the last failure
+  result_id              TEXT,                     -- id of its one result, null until COMPLETED
   result_token           INTEGER,                  -- fencing token of the claim that completed it
   result_started_at_ms   INTEGER,                  -- lease time the claim that completed it was started
   result_expires_at_ms   INTEGER,                  -- lease time the lease of that claim would have ended
@@ -116,7 +119,13 @@ CREATE TABLE workloads (
   CHECK ((state = 'COMPLETED') = (result_id IS NOT NULL)),
   CHECK ((state = 'COMPLETED') = (output IS NOT NULL)),
   CHECK (result_token IS NULL OR result_token = fencing_token),
-  CHECK ((finished_at_ms IS NOT NULL) = (state IN ('COMPLETED', 'DEAD_LETTERED', 'CANCELLED')))
+  CHECK ((finished_at_ms IS NOT NULL) = (state IN ('COMPLETED', 'DEAD_LETTERED', 'CANCELLED'))),
+  CHECK (capability_snapshot GLOB '[[]*]'),
+  CHECK (connection_scopes GLOB '[[]*]'),
+  CHECK (retry_policy GLOB '{*}'),
+  CHECK (placement GLOB '{*}'),
+  CHECK (resources GLOB '{*}'),
+  CHECK (labels GLOB '{*}')
 ) STRICT;
 -- Only what may be claimed now stands in the claim index, so that depth costs nothing.
 CREATE INDEX workloads_ready ON workloads (lane_id, rank, seq) WHERE state = 'READY' AND due = 1;
@@ -132,11 +141,11 @@ CREATE INDEX workloads_dead ON workloads (tenant_id, failure_kind, seq) WHERE st
 
 CREATE TABLE claims (
   fencing_token     INTEGER PRIMARY KEY AUTOINCREMENT CHECK (fencing_token >= 1),  -- strictly increasing over all claims for ever
-  workload_id       TEXT    NOT NULL REFERENCES workloads (workload_id),
-  tenant_id         TEXT    NOT NULL,
-  application_id    TEXT    NOT NULL,
-  worker_id         TEXT    NOT NULL REFERENCES workers (worker_id),
-  incarnation       INTEGER NOT NULL,
+  workload_id       TEXT    NOT NULL REFERENCES workloads (workload_id),  -- what is held
+  tenant_id         TEXT    NOT NULL,      -- of workload and worker
+  application_id    TEXT    NOT NULL,      -- of workload and worker
+  worker_id         TEXT    NOT NULL REFERENCES workers (worker_id),  -- who holds or held it
+  incarnation       INTEGER NOT NULL,      -- of the worker when it was issued
   number            INTEGER NOT NULL CHECK (number >= 1),  -- 1, 2, 3 ... of the workload, without gap
   lease_ms          INTEGER NOT NULL,      -- duration that was asked for
   issued_at_ms      INTEGER NOT NULL,      -- lease time
@@ -148,8 +157,8 @@ CREATE TABLE claims (
   end_sha256        TEXT,                  -- hex digest of the body that ended it, so that a repeat is told from another body
   spent             INTEGER CHECK (spent IN (0, 1)),  -- whether it spent an attempt
   retry_at_ms       INTEGER,               -- lease time the workload became eligible again
-  failure_message   TEXT,
-  how               TEXT    NOT NULL CHECK (how IN ('pull', 'id', 'directed')),
+  failure_message   TEXT,                  -- what was said of its end
+  how               TEXT    NOT NULL CHECK (how IN ('pull', 'id', 'directed')),  -- pull: by rank; id: asked for by its id; directed: given by a person
   rank              INTEGER NOT NULL,      -- the workload's rank when it was taken
   worker_lifecycle  TEXT    NOT NULL CHECK (worker_lifecycle = 'READY'),  -- at claim time
   key_id            TEXT,                  -- key that took it, null only with --no-auth
@@ -165,18 +174,18 @@ CREATE INDEX claims_ended_of_worker ON claims (worker_id, fencing_token) WHERE e
 CREATE INDEX claims_of_request ON claims (worker_id, request_id) WHERE request_id IS NOT NULL;
 
 CREATE TABLE checkpoints (
-  workload_id   TEXT    PRIMARY KEY REFERENCES workloads (workload_id) ON DELETE CASCADE,
+  workload_id   TEXT    PRIMARY KEY REFERENCES workloads (workload_id) ON DELETE CASCADE,  -- one checkpoint a workload, the newest
   fencing_token INTEGER NOT NULL,   -- claim that stored it
   at_ms         INTEGER NOT NULL,   -- lease time
   state         TEXT    NOT NULL    -- JSON, for the next attempt
 ) STRICT;
 
 CREATE TABLE claim_logs (
-  seq           INTEGER PRIMARY KEY AUTOINCREMENT,
-  workload_id   TEXT    NOT NULL REFERENCES workloads (workload_id) ON DELETE CASCADE,
-  fencing_token INTEGER NOT NULL,
+  seq           INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of arrival
+  workload_id   TEXT    NOT NULL REFERENCES workloads (workload_id) ON DELETE CASCADE,  -- what was worked on
+  fencing_token INTEGER NOT NULL,   -- claim that wrote it
   at_ms         INTEGER NOT NULL,   -- wall time, the worker's if it named one
-  level         TEXT    NOT NULL,
+  level         TEXT    NOT NULL,   -- a word of the worker's
   text          TEXT    NOT NULL    -- at most 1 KiB
 ) STRICT;
 CREATE INDEX claim_logs_of_workload ON claim_logs (workload_id, seq);
@@ -184,22 +193,22 @@ CREATE INDEX claim_logs_of_claim ON claim_logs (fencing_token, seq);
 
 CREATE TABLE late_results (
   fencing_token INTEGER PRIMARY KEY,    -- claim whose outcome came after its end; the first is kept
-  workload_id   TEXT    NOT NULL REFERENCES workloads (workload_id) ON DELETE CASCADE,
-  worker_id     TEXT    NOT NULL,
+  workload_id   TEXT    NOT NULL REFERENCES workloads (workload_id) ON DELETE CASCADE,  -- what was worked on
+  worker_id     TEXT    NOT NULL,       -- who sent it
   at_ms         INTEGER NOT NULL,       -- lease time
-  outcome       TEXT    NOT NULL CHECK (outcome IN ('completed', 'failed')),
+  outcome       TEXT    NOT NULL CHECK (outcome IN ('completed', 'failed')),  -- what the worker says became of it
   report        TEXT    NOT NULL        -- JSON as it was sent
 ) STRICT;
 CREATE INDEX late_results_of_workload ON late_results (workload_id);
 
 CREATE TABLE tombstones (
-  tenant_id       TEXT    NOT NULL,
-  application_id  TEXT    NOT NULL,
-  idempotency_key TEXT    NOT NULL,
-  workload_id     TEXT    NOT NULL,
+  tenant_id       TEXT    NOT NULL,     -- of the pruned workload
+  application_id  TEXT    NOT NULL,     -- of the pruned workload
+  idempotency_key TEXT    NOT NULL,     -- names the pruned workload still
+  workload_id     TEXT    NOT NULL,     -- of the pruned workload
   state           TEXT    NOT NULL,     -- its last
-  result_id       TEXT,
-  body_sha256     TEXT    NOT NULL,
+  result_id       TEXT,                 -- null: it had none
+  body_sha256     TEXT    NOT NULL,     -- hex digest of what was asked
   at_ms           INTEGER NOT NULL,     -- lease time it was pruned; kept 7 days
   PRIMARY KEY (tenant_id, application_id, idempotency_key)
 ) STRICT, WITHOUT ROWID;
@@ -209,6 +218,7 @@ WHEN NOT EXISTS (SELECT 1 FROM workload_edges WHERE from_state = '' AND to_state
 BEGIN SELECT RAISE(ABORT, 'a workload does not begin in this state'); END;
 CREATE TRIGGER workloads_are_not_replaced BEFORE INSERT ON workloads
 WHEN EXISTS (SELECT 1 FROM workloads WHERE workload_id = NEW.workload_id)
+  OR EXISTS (SELECT 1 FROM workloads WHERE seq = NEW.seq)
   OR EXISTS (SELECT 1
                FROM workloads
               WHERE tenant_id = NEW.tenant_id
@@ -230,10 +240,12 @@ CREATE TRIGGER workloads_with_a_claim_stay BEFORE DELETE ON workloads
 WHEN OLD.claim_worker_id IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'a workload with a live claim is not deleted'); END;
 
+-- -1 is a number that SQLite is still to draw. Its counter remembers tokens whose rows are gone, and
+-- the floor that a start sets.
 CREATE TRIGGER claims_are_new BEFORE INSERT ON claims
-WHEN NEW.fencing_token IS NOT NULL
- AND NEW.fencing_token <> -1
- AND NEW.fencing_token <= (SELECT ifnull(max(fencing_token), 0) FROM claims)
+WHEN NEW.fencing_token <> -1
+ AND (NEW.fencing_token <= (SELECT ifnull(max(fencing_token), 0) FROM claims)
+      OR NEW.fencing_token <= (SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'claims'))
 BEGIN SELECT RAISE(ABORT, 'a fencing token is greater than every one before it'); END;
 CREATE TRIGGER claims_are_not_replaced BEFORE INSERT ON claims
 WHEN EXISTS (SELECT 1 FROM claims WHERE workload_id = NEW.workload_id AND ended_at_ms IS NULL)

@@ -3,6 +3,8 @@
 A second engine replaces this file, not the rules. It holds no rule and knows no noun.
 """
 
+import sqlite3
+
 from feltd.store.tx import Tx
 
 SEQUENCE = """
@@ -27,6 +29,9 @@ SCHEMA_VERSION = """
 SELECT v.user_version
   FROM pragma_user_version v
 """
+
+#: What a query raises over a stored value that it cannot read, such as JSON that is none.
+UNREADABLE = sqlite3.OperationalError
 
 
 def sequence(tx: Tx, name: str) -> int:

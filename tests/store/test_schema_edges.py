@@ -13,7 +13,8 @@ from feltd.mesh.states import (
     WORKLOAD_EDGES,
     WORKLOAD_STATES,
 )
-from feltd.store import connect, migrate
+from feltd.store import connect, dialect, migrate
+from feltd.store.tx import Tx
 
 FINISHED = {"COMPLETED", "DEAD_LETTERED", "CANCELLED"}
 CAUSES = ("verb", "lost", "resume", "register")
@@ -24,6 +25,8 @@ def shell() -> Iterator[sqlite3.Connection]:
     """A database as an operator's shell sees it, with one worker and nothing to do."""
     conn = connect.memory()
     migrate.apply(conn)
+    # Nobody's shell sets it, and without it a REPLACE deletes unseen.
+    conn.execute("PRAGMA recursive_triggers = OFF")
     conn.execute("INSERT INTO ledger (id, instance_id) VALUES (1, 'instance_1')")
     worker(conn, "worker_a")
     yield conn
@@ -59,7 +62,12 @@ def worker(
 
 
 def workload(
-    conn: sqlite3.Connection, workload_id: str, state: str, *, verb: str = "INSERT"
+    conn: sqlite3.Connection,
+    workload_id: str,
+    state: str,
+    *,
+    verb: str = "INSERT",
+    **members: object,
 ) -> None:
     row: dict[str, object] = {
         "workload_id": workload_id,
@@ -85,6 +93,7 @@ def workload(
         "body_sha256": "0",
         "input": "null",
     } | shape(state)
+    row |= members
     insert(conn, "workloads", row, verb)
 
 
@@ -247,8 +256,22 @@ def test_tokens_grow_although_the_rows_are_gone(shell: sqlite3.Connection) -> No
     claim(shell, "workload_1", fencing_token=50)
     end(shell)
     shell.execute("DELETE FROM claims")
+    for token in (1, 49, 50):
+        with pytest.raises(sqlite3.IntegrityError, match="greater than every one before"):
+            claim(shell, "workload_1", fencing_token=token, number=2)
     claim(shell, "workload_1", number=2)
     assert shell.execute("SELECT fencing_token FROM claims").fetchone()[0] == 51
+
+
+def test_the_floor_that_a_start_set_holds_for_hand_typed_tokens_too(
+    shell: sqlite3.Connection,
+) -> None:
+    placed(shell, "READY")
+    dialect.raise_sequence(Tx(shell), "claims", 1_000)
+    with pytest.raises(sqlite3.IntegrityError, match="greater than every one before"):
+        claim(shell, "workload_1", fencing_token=1_000)
+    claim(shell, "workload_1")
+    assert shell.execute("SELECT fencing_token FROM claims").fetchone()[0] == 1_001
 
 
 def end(conn: sqlite3.Connection) -> None:
@@ -263,8 +286,13 @@ def test_replace_and_upsert_take_no_place_of_a_row(shell: sqlite3.Connection) ->
     claim(shell, "workload_1")
     with pytest.raises(sqlite3.IntegrityError, match="this worker exists"):
         worker(shell, "worker_a", verb="REPLACE")
+    with pytest.raises(sqlite3.IntegrityError, match="this worker exists"):
+        worker(shell, "worker_b", verb="REPLACE", name="worker_a")
     with pytest.raises(sqlite3.IntegrityError, match="this workload exists"):
         workload(shell, "workload_1", "READY", verb="REPLACE")
+    for members in ({"seq": 1}, {"idempotency_key": "workload_1"}):
+        with pytest.raises(sqlite3.IntegrityError, match="this workload exists"):
+            workload(shell, "workload_2", "READY", verb="REPLACE", **members)
     with pytest.raises(sqlite3.IntegrityError):
         shell.execute("REPLACE INTO claims SELECT * FROM claims")
     assert shell.execute("SELECT count(*) FROM claims").fetchone()[0] == 1
@@ -326,6 +354,8 @@ def test_history_is_appended_to_and_never_rewritten(shell: sqlite3.Connection) -
     shell.execute("INSERT INTO events (at_ms, kind) VALUES (1, 'create')")
     with pytest.raises(sqlite3.IntegrityError, match="never changed"):
         shell.execute("UPDATE events SET kind = 'cancel'")
+    with pytest.raises(sqlite3.IntegrityError, match="this event exists"):
+        shell.execute("REPLACE INTO events (seq, at_ms, kind) VALUES (1, 1, 'cancel')")
     columns = (
         "INSERT INTO audit (seq, kind, at_ms, wall_at_ms, actor, action, digest, prev_hash, hash)"
         " VALUES (?, 'act', 1, 1, 'human:h', 'drain', '', '', '')"

@@ -101,6 +101,17 @@ def test_rules_stay_within_what_two_engines_understand() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_column_has_a_comment() -> None:
+    """Operators read `.schema`: what a column holds, and in which unit, stands beside it."""
+    bare = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted((ROOT / "migrations").glob("*.sql"))
+        for line in path.read_text().splitlines()
+        if re.match(r"  [a-z_0-9]+ +(TEXT|INTEGER|REAL|BLOB)\b", line) and " -- " not in line
+    ]
+    assert not bare, "\n".join(bare)
+
+
 def test_a_migration_never_changes_once_it_is_written_down() -> None:
     """The list grows with each new file; a changed checksum is a changed past."""
     kept = dict(

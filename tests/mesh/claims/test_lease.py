@@ -175,7 +175,7 @@ def test_one_claim_that_cannot_be_ended_does_not_keep_the_others(mesh: Mesh) -> 
     broken, sound = mesh.workload(), mesh.workload()
     for job in (broken, sound):
         mesh.claims(job, by=worker, lease_ms=1_000)
-    mesh.hand("UPDATE workloads SET retry_policy = '{' WHERE workload_id = :id", id=broken)
+    mesh.hand("UPDATE workloads SET retry_policy = '{no json}' WHERE workload_id = :id", id=broken)
     mesh.later(ms=1_000)
 
     mesh.sweep()

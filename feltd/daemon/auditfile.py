@@ -13,10 +13,14 @@ from feltd.store.tx import Row
 
 #: Far more than one row takes: the end of the file that is read to find the last one.
 TAIL_BYTES = 64 * 1024
+#: How every line begins.
+FIRST_BYTES = b'{"seq":'
 
 
 class _Line(msgspec.Struct):
     seq: int
+    prev_hash: str
+    hash: str
 
 
 class AuditFile:
@@ -36,13 +40,24 @@ class AuditFile:
             file.seek(start)
             tail = file.read()
             whole = tail.rfind(b"\n") + 1
+            self.seq = self._last(tail[:whole], tail[whole:], alone=start == 0)
             if whole < len(tail):
                 file.truncate(start + whole)
-            lines = tail[:whole].splitlines()
-            try:
-                self.seq = msgspec.json.decode(lines[-1], type=_Line).seq if lines else 0
-            except msgspec.DecodeError:
-                raise ValueError(f"{self.path} is no audit file") from None
+
+    def _last(self, lines: bytes, rest: bytes, *, alone: bool) -> int:
+        """The number of the last whole line; 0 where there is none, or only a first one cut off.
+
+        Nothing is taken away from a file before it is known to be ours.
+        """
+        try:
+            if lines:
+                return msgspec.json.decode(lines.splitlines()[-1], type=_Line).seq
+        except msgspec.DecodeError:
+            raise ValueError(f"{self.path} is no audit file") from None
+        first = alone and rest[: len(FIRST_BYTES)] == FIRST_BYTES[: len(rest)]
+        if rest and not first:
+            raise ValueError(f"{self.path} is no audit file")
+        return 0
 
     def append(self, rows: list[Row]) -> None:
         """Write rows behind the last one; on disk when this returns."""

@@ -18,7 +18,10 @@ CREATE TABLE grants (
   depth               INTEGER NOT NULL DEFAULT 0 CHECK (depth BETWEEN 0 AND 8), -- ancestors
   revision            INTEGER NOT NULL DEFAULT 1 CHECK (revision >= 1),         -- + 1 at every change
   status              TEXT    NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'REVOKED')),  -- REVOKED: for ever
-  CHECK (chain_expires_at_ms <= expires_at_ms)
+  CHECK (chain_expires_at_ms <= expires_at_ms),
+  CHECK (capabilities GLOB '[[]*]'),
+  CHECK (resources GLOB '[[]*]'),
+  CHECK (constraints GLOB '{*}')
 ) STRICT;
 CREATE INDEX grants_by_age ON grants (issued_at_ms, grant_id);
 CREATE INDEX grants_of_tenant ON grants (tenant_id, issued_at_ms, grant_id);
@@ -45,7 +48,10 @@ CREATE TABLE keys (
   revoked_reason  TEXT    CHECK (revoked_reason IN ('taken_over', 'revoked', 'grant_ended', 'rotated')),  -- what its bearer is told
   last_used_at_ms INTEGER,                   -- wall time, to the minute
   CHECK ((subject_type = 'worker') = (worker_id IS NOT NULL)),
-  CHECK ((revoked_at_ms IS NULL) = (revoked_reason IS NULL))
+  CHECK ((revoked_at_ms IS NULL) = (revoked_reason IS NULL)),
+  CHECK (scopes GLOB '[[]*]'),
+  CHECK (namespaces GLOB '[[]*]'),
+  CHECK (tenants GLOB '[[]*]')
 ) STRICT;
 CREATE INDEX keys_by_age ON keys (created_at_ms, key_id);
 CREATE INDEX keys_of_worker ON keys (worker_id) WHERE worker_id IS NOT NULL;

@@ -54,7 +54,12 @@ CREATE TABLE workers (
   removed_at_ms         INTEGER,               -- lease time; the row is a tombstone
   UNIQUE (tenant_id, application_id, name),
   CHECK ((drain_by IS NULL) = (drain_at_ms IS NULL)),
-  CHECK ((drain_by IS NULL) = (drain_until IS NULL))
+  CHECK ((drain_by IS NULL) = (drain_until IS NULL)),
+  CHECK (declared_capabilities GLOB '[[]*]'),
+  CHECK (granted_capabilities GLOB '[[]*]'),
+  CHECK (workload_kinds GLOB '[[]*]'),
+  CHECK (resource_profile GLOB '{*}'),
+  CHECK (labels GLOB '{*}')
 ) STRICT;
 -- The instant each present worker fails at if nothing is heard of it.
 CREATE INDEX workers_by_silence ON workers (last_seen_at_ms + heartbeat_timeout_ms, worker_id)

@@ -37,7 +37,10 @@ CREATE TABLE demands (
   head_rank           INTEGER,            -- rank of the best head of its lanes, null: nothing due
   head_seq            INTEGER,            -- workloads.seq of that head
   UNIQUE (tenant_id, application_id, digest),
-  CHECK ((head_rank IS NULL) = (head_seq IS NULL))
+  CHECK ((head_rank IS NULL) = (head_seq IS NULL)),
+  CHECK (capabilities GLOB '[[]*]'),
+  CHECK (resources GLOB '{*}'),
+  CHECK (placement GLOB '{*}')
 ) STRICT;
 CREATE INDEX demands_by_head ON demands (tenant_id, application_id, head_rank, head_seq)
  WHERE head_rank IS NOT NULL;
@@ -116,7 +119,13 @@ CREATE TABLE workloads (
   CHECK ((state = 'COMPLETED') = (result_id IS NOT NULL)),
   CHECK ((state = 'COMPLETED') = (output IS NOT NULL)),
   CHECK (result_token IS NULL OR result_token = fencing_token),
-  CHECK ((finished_at_ms IS NOT NULL) = (state IN ('COMPLETED', 'DEAD_LETTERED', 'CANCELLED')))
+  CHECK ((finished_at_ms IS NOT NULL) = (state IN ('COMPLETED', 'DEAD_LETTERED', 'CANCELLED'))),
+  CHECK (capability_snapshot GLOB '[[]*]'),
+  CHECK (connection_scopes GLOB '[[]*]'),
+  CHECK (retry_policy GLOB '{*}'),
+  CHECK (placement GLOB '{*}'),
+  CHECK (resources GLOB '{*}'),
+  CHECK (labels GLOB '{*}')
 ) STRICT;
 -- Only what may be claimed now stands in the claim index, so that depth costs nothing.
 CREATE INDEX workloads_ready ON workloads (lane_id, rank, seq) WHERE state = 'READY' AND due = 1;

@@ -8,10 +8,15 @@ that of what is new.
 from typing import NamedTuple
 
 from feltd.clock import Now
+from feltd.mesh.retry import RESERVED
 from feltd.store.tx import Tx
 
 #: Events counted in one look; the rest waits for the next one.
 EVENTS_MAX = 50_000
+#: Ends that are told by name. A worker may call its failure what it likes: each such word would be
+#: a series of its own for ever, and a tenant's word in everybody's graphs.
+KNOWN_ENDS = RESERVED | {"completed", "timeout", "transient", "execution_error"}
+OTHER_END = "other"
 #: A grant or key that ends within this is worth a look.
 EXPIRING_MS = 7 * 86_400_000
 
@@ -72,7 +77,10 @@ SELECT (SELECT count(*)
 
 
 class Measures(NamedTuple):
-    """One look. `claims` and `ends` are what came since the look before, up to `event_seq`."""
+    """One look. `claims` and `ends` are what came since the look before, up to `event_seq`.
+
+    `ends` has a worker's own word for how it failed under OTHER_END.
+    """
 
     event_seq: int
     workloads: dict[str, int]
@@ -96,7 +104,8 @@ def measure(tx: Tx, after_seq: int, now: Now) -> Measures:
     claims, ends = 0, dict[str, int]()
     for row in tx.rows(HAPPENED, {"after_seq": after_seq, "until_seq": until_seq}):
         if row["end_kind"] is not None:
-            ends[row["end_kind"]] = ends.get(row["end_kind"], 0) + row["times"]
+            kind = row["end_kind"] if row["end_kind"] in KNOWN_ENDS else OTHER_END
+            ends[kind] = ends.get(kind, 0) + row["times"]
         else:
             claims += row["times"]
     oldest = tx.row(OLDEST_OF_HEADS)

@@ -14,6 +14,7 @@ from feltd.clock import Now
 from feltd.store.lanes import Lanes, Operation
 from feltd.store.trouble import (
     DAMAGED,
+    FAILURES,
     FileReplaced,
     halted,
     is_storage,
@@ -73,7 +74,7 @@ class Batch:
         """
         try:
             conn.execute(BEGIN)
-        except sqlite3.Error as error:
+        except FAILURES as error:
             self._take_all(lanes)
             self._fail(conn, error)
             return
@@ -137,7 +138,7 @@ class Batch:
             conn.execute(COMMIT)
         except sqlite3.IntegrityError as error:
             self._fail(conn, error)
-        except sqlite3.Error as error:
+        except FAILURES as error:
             # A full disk and a held lock stop a commit before its last frame. Any other error may
             # come after it: the row can be on disk, and recovery would bring it back.
             if primary_code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
@@ -163,7 +164,7 @@ class Batch:
         if conn.in_transaction:
             try:
                 conn.execute(ROLLBACK)
-            except sqlite3.Error as second:
+            except FAILURES as second:
                 # Left open it would take every later operation in and never commit.
                 self.fatal, self.stop = second, True
         for operation in self.operations:

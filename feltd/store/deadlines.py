@@ -7,6 +7,7 @@ answered meanwhile are dropped on the way. Used from the event loop alone.
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 
 from feltd.store.lanes import Operation
 
@@ -34,7 +35,8 @@ class Deadlines:
         while line:
             first = line[0]
             if not first.future.done():
-                left_s = first.submitted_s + deadline_ms / 1_000 - self._loop.time()
+                # On the clock that stamped it: the loop's own may be another.
+                left_s = first.submitted_s + deadline_ms / 1_000 - perf_counter()
                 if left_s > 0:
                     self._loop.call_later(left_s, self._look, deadline_ms)
                     return

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.store.connect import Connection, open_reader
-from feltd.store.trouble import is_storage, primary_code, refusal
+from feltd.store.trouble import FAILURES, is_storage, primary_code, refusal
 from feltd.store.tx import Tx
 
 C = TypeVar("C")
@@ -143,7 +143,7 @@ class _Reading(Generic[C, R]):
             if self._ended:
                 raise sqlite3.OperationalError("the read was ended before it began")
             return self._fn(self._tx, self._cmd, self._clock())
-        except sqlite3.Error as error:
+        except FAILURES as error:
             # READONLY is a rule that wanted to write: a bug, not the storage's fault.
             if is_storage(error) and primary_code(error) != sqlite3.SQLITE_READONLY:
                 raise refusal(error) from error

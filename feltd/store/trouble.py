@@ -9,6 +9,9 @@ import sqlite3
 
 from feltd.errors import PastDeadline, Refused
 
+#: What a statement can fail with: SQLITE_NOMEM comes as a MemoryError without a code.
+FAILURES = (sqlite3.Error, MemoryError)
+
 #: Errors after which SQLite may have rolled the transaction back, or says nothing it can stand for.
 STORAGE = {
     sqlite3.SQLITE_FULL: ("STORAGE_FULL", "the disk under the database is full"),
@@ -41,6 +44,8 @@ class FileReplaced(Exception):
 
 def primary_code(error: BaseException) -> int:
     """SQLite's primary result code of an error, 0 where it is none of SQLite's."""
+    if isinstance(error, MemoryError):
+        return sqlite3.SQLITE_NOMEM
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from feltd.errors import Refused
+from feltd.store.trouble import FAILURES
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class Tx:
         self.statements += 1
         try:
             return self._run(sql, params).fetchall()
-        except sqlite3.Error as error:
+        except FAILURES as error:
             self._check(error)
             raise
 
@@ -70,7 +71,7 @@ class Tx:
             if cursor.description is not None:
                 cursor.fetchall()
             return cursor.rowcount
-        except sqlite3.Error as error:
+        except FAILURES as error:
             self._check(error)
             raise
 
@@ -111,11 +112,11 @@ class Tx:
     def _bracket(self, sql: str) -> None:
         try:
             self._run(sql)
-        except sqlite3.Error as error:
+        except FAILURES as error:
             self._check(error)
             raise
 
-    def _check(self, error: sqlite3.Error) -> None:
+    def _check(self, error: BaseException) -> None:
         # FULL, IOERR, NOMEM and their kin may roll the whole transaction back by themselves; what
         # runs after that would commit by itself, statement by statement.
         if not self._conn.in_transaction:

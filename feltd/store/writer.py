@@ -24,7 +24,7 @@ from feltd.store.connect import Connection
 from feltd.store.deadlines import Deadlines
 from feltd.store.guard import Guard
 from feltd.store.lanes import Lanes, Operation
-from feltd.store.trouble import halted, is_over, never_begun, not_over
+from feltd.store.trouble import FAILURES, halted, is_over, never_begun, not_over
 from feltd.store.tx import Tx
 
 C = TypeVar("C")
@@ -202,7 +202,7 @@ class Writer:
             return
         try:
             await self._conn.run(lambda conn: self._wal.run(conn, truncate=True))
-        except (sqlite3.Error, ValueError) as error:
+        except (*FAILURES, ValueError) as error:
             # The commits are in the WAL; the next start reads them from there.
             self.trouble = error
         finally:
@@ -315,7 +315,7 @@ class Writer:
     def _checkpoint(self, conn: sqlite3.Connection) -> None:
         try:
             self._wal.run(conn)
-        except sqlite3.Error as error:
+        except FAILURES as error:
             # A full disk stops checkpoints first, while small commits still work.
             self._wal.failed = error
 

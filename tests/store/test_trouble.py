@@ -188,3 +188,55 @@ asyncio.run(main())
         "OUTCOME_UNKNOWN unknown 1",
         "STORAGE_UNAVAILABLE False 1",
     ], ended.stderr
+
+
+def test_a_statement_without_memory_takes_the_whole_batch_back(path: Path, folder: Path) -> None:
+    """SQLite rolls everything back by itself then, and Python says MemoryError: 503, not 500."""
+    program = """
+import asyncio, sys
+from contextlib import suppress
+from pathlib import Path
+from feltd.clock import Now
+from feltd.errors import Refused
+from feltd.store import connect, migrate
+from feltd.store.writer import Writer
+from tests.store.stories import add, look
+
+def starve(tx, cmd, now):
+    tx.rows("PRAGMA hard_heap_limit = 4000000")
+
+def add_much(tx, swallows, now):
+    add(tx, "innocent", now)
+    with suppress(Exception if swallows else ()):
+        tx.attempt(lambda: tx.change("INSERT INTO notes (text) VALUES (hex(zeroblob(9000000)))"))
+    add(tx, "after", now)
+
+async def main():
+    path, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    conn = await connect.open_writer(path)
+    await conn.run(lambda raw: migrate.apply(raw, folder))
+    writer = Writer(conn, path, lambda: Now(1, 1))
+    await writer.submit(starve, None)
+    for swallows in (False, True):
+        both = (writer.submit(add, "other"), writer.submit(add_much, swallows))
+        for told in await asyncio.gather(*both, return_exceptions=True):
+            print(told.code, told.facts["committed"])
+    await writer.submit(add, "later")
+    print(await writer.submit(look, None), writer.broken)
+    await writer.close()
+
+asyncio.run(main())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(path), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+
+    assert ended.stdout.splitlines() == [
+        *["STORAGE_UNAVAILABLE False"] * 4,
+        "['later'] None",
+    ], ended.stderr

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from msgspec import Struct
+
 from feltd.api import problems, wire
 from feltd.api.admission import Admission
 from feltd.api.bodies import Bodies, check_media_type
@@ -20,6 +22,15 @@ from feltd.errors import Refused
 Authenticate = Callable[[Request], Awaitable[None]]
 
 _READS = ("GET", "HEAD")
+
+
+class OnlyTenant(Struct, frozen=True):
+    """The query of a route that declares none: a tenant may always be named in it.
+
+    What a probe of health or metrics adds to its URL is no reason to refuse it.
+    """
+
+    tenant_id: str | None = None
 
 
 class Dispatch:
@@ -91,6 +102,8 @@ class Dispatch:
         route = request.route
         if route.auth != "none":
             await self._authenticate(request)
+        if route.query is None and request.query_string and route.admission != "exempt":
+            request.query(OnlyTenant)
         if head.has_body:
             check_media_type(head.content_type)
             request.body = await self._bodies.read(

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -42,18 +42,12 @@ HEADER_CHARS = len(SCHEME) + bearer.BEARER_CHARS
 ID_PLACE = slice(len(SCHEME) + 7, len(SCHEME) + 7 + bearer.ID_CHARS)
 TENANT_HEADER = b"x-feltd-tenant"
 
+S = TypeVar("S", bound=msgspec.Struct)
+
 #: Compared with when a key is unknown, so that unknown and wrong cost the same.
 _NOBODY = hashlib.sha256(b"nobody").digest()
 
 log = structlog.get_logger("feltd.door")
-
-
-class Named(Protocol):
-    """A body that may name its tenant."""
-
-    @property
-    def tenant_id(self) -> str | None:
-        """The tenant it names."""
 
 
 class Door:
@@ -204,7 +198,7 @@ def allow(route: Route, caller: Caller, path_params: dict[str, str]) -> None:
         raise Refused("FORBIDDEN", "the key is another worker's")
 
 
-def tenant_of(request: Request, body: Named | None = None) -> str:
+def tenant_of(request: Request, body: object = None) -> str:
     """The tenant a call is about, where its object is keyed by tenant or made with one.
 
     The one the key has; of several the one named by X-Feltd-Tenant, the query or the body. Names
@@ -237,7 +231,19 @@ def tenant_filter(request: Request) -> str | None:
     return tenant_of(request) if _named(request, None) else None
 
 
-def _named(request: Request, body: Named | None) -> dict[str, str]:
+def in_tenant(request: Request, body: S) -> S:
+    """A body that makes something, with the tenant that header or query name in it.
+
+    Where they name none it stays as it is: the grant says the tenant. Refuses as `tenant_of` does.
+    """
+    if request.header(TENANT_HEADER) is None and not request.query_string:
+        return body
+    if not _named(request, None):
+        return body
+    return msgspec.structs.replace(body, tenant_id=tenant_of(request, body))
+
+
+def _named(request: Request, body: object) -> dict[str, str]:
     named: dict[str, Any] = {"X-Feltd-Tenant": request.header(TENANT_HEADER)}
     for name, text in query_pairs(request.query_string):
         if name == "tenant_id":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feltd.api import fresh, wire
-from feltd.api.door import tenant_filter
+from feltd.api.door import in_tenant, tenant_filter
 from feltd.api.repeats import submit_once
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
@@ -38,7 +38,7 @@ READ = "workers:read"
 
 async def register_worker(request: Request) -> Reply:
     """Registering a worker that exists keeps its work alive; see register.register."""
-    told = request.decode(Registration)
+    told = in_tenant(request, request.decode(Registration))
     token = told.authorization_grant
     grant_id = None
     if token is not None:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from feltd.api import fresh, wire
-from feltd.api.door import TENANT_HEADER, tenant_filter, tenant_of
+from feltd.api.door import in_tenant, tenant_filter
 from feltd.api.repeats import submit_once
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
@@ -72,11 +72,16 @@ class GetQuery(Struct, frozen=True, forbid_unknown_fields=True):
     wait_ms: WaitMs = 0
 
 
-class AfterQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a numbered list goes on, exclusive, and how long to wait for more."""
+class AfterQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a numbered list goes on, exclusive."""
 
     after: Instant = 0
     limit: Limit = 50
+
+
+class LogsQuery(AfterQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The same, and how long to wait for more."""
+
     wait_ms: WaitMs = 0
 
 
@@ -155,7 +160,7 @@ async def list_late_results(request: Request) -> Reply:
 async def list_workload_logs(request: Request) -> Reply:
     """GET /v1/workloads/{id}/logs, at once or when there are lines or the wait is over."""
     _may_read(request)
-    asked = request.query(AfterQuery)
+    asked = request.query(LogsQuery)
     ask = Ask(
         caller=request.caller,
         body=After(asked.after, asked.limit),
@@ -197,9 +202,7 @@ def _creation(request: Request, body: NewWorkload) -> Creation:
         grant_id = grants.open_token(
             request.app.keyring, body.authorization_grant, "WORKLOAD_UNAUTHORIZED"
         )
-    if request.header(TENANT_HEADER) is not None:
-        body = msgspec.structs.replace(body, tenant_id=tenant_of(request, body))
-    return Creation(body, text, grant_id, request.traceparent)
+    return Creation(in_tenant(request, body), text, grant_id, request.traceparent)
 
 
 def _item(request: Request, raw: msgspec.Raw) -> Creation | Refusal:
@@ -348,7 +351,7 @@ ROUTES = (
         summary="What its workers logged, oldest first; with wait_ms, when there is more",
         scope="workloads:read",
         auth="any",
-        query=AfterQuery,
+        query=LogsQuery,
         answer=Logs,
     ),
     Route(

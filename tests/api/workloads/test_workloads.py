@@ -164,8 +164,31 @@ def test_a_grant_bounds_what_may_be_asked(daemon: Daemon, crew: Mesh) -> None:
         "POST", "/v1/workloads", asked("k"), key=crew.submitter_key, X_Feltd_Tenant="other"
     )
     assert named.status == 403
+    queried = post(daemon, crew, asked("k"), "/v1/workloads?tenant_id=other")
+    assert (queried.status, queried.body["code"]) == (403, "FORBIDDEN")
+    both = post(daemon, crew, asked("k", tenant_id="other"), "/v1/workloads?tenant_id=t")
+    assert both.body["errors"][0]["detail"] == "the query and the body name different tenants"
     admin = post(daemon, Mesh(daemon.key, ""), asked("k", tenant_id="t", application_id="a"))
     assert admin.body["code"] == "WORKLOAD_UNAUTHORIZED"
+
+
+def test_a_query_that_a_call_does_not_know_is_refused_and_nothing_done(
+    daemon: Daemon, crew: Mesh
+) -> None:
+    job = create(daemon, crew, "dry")["workload_id"]
+    for method, path, name in (
+        ("POST", f"/v1/workloads/{job}/cancel", "dry_run"),
+        ("GET", f"/v1/workloads/{job}/events", "wait_ms"),
+        ("GET", f"/v1/workloads/{job}/late-results", "wait_ms"),
+        ("GET", "/v1/auth/me", "verbose"),
+    ):
+        answer = daemon.call(method, f"{path}?{name}=1", key=crew.submitter_key)
+        assert (answer.status, answer.body["code"]) == (422, "REQUEST_INVALID"), path
+        assert answer.body["errors"] == [
+            {"pointer": f"/{name}", "detail": "no such query parameter"}
+        ]
+    assert daemon.get(f"/v1/workloads/{job}", key=crew.submitter_key)["state"] == "READY"
+    assert daemon.call("GET", "/health?verbose", key="").status == 200
 
 
 def test_a_batch_answers_item_by_item(daemon: Daemon, crew: Mesh) -> None:

@@ -197,7 +197,7 @@ def a_fault(scene: Scene) -> None:
     """A row that no rule would have written meets a rule that relies on it."""
     job = scene.work("spoiled")
     answer = scene.daemon.call("POST", f"/v1/workloads/{job}/claim", {}, key=scene.edge.key)
-    shell(scene.daemon, "UPDATE workloads SET retry_policy = '{' WHERE workload_id = ?", job)
+    shell(scene.daemon, "UPDATE workloads SET retry_policy = '{:}' WHERE workload_id = ?", job)
     failed = scene.edge.fenced("fail", answer.body, kind="transient", message="m", start=True)
     scene.told.expect("INTERNAL", failed)
 

@@ -22,7 +22,7 @@ from feltd.clock import LeaseClock, wall_ms
 from feltd.errors import Refused
 from feltd.mesh import ledger
 from feltd.model.base import Ask
-from feltd.model.health import HealthAnswer, ReadinessAnswer, ReadyAnswer, Reason
+from feltd.model.health import HealthAnswer, NotReady, ReadinessAnswer, ReadyAnswer, Reason
 from feltd.store.probe import Probe
 from feltd.store.readers import Readers
 from feltd.store.tx import Row
@@ -263,12 +263,11 @@ async def get_ready(request: Request) -> Reply:
     except Refused as refused:
         return reply(
             503,
-            {
-                "ready": False,
-                "error": refused.detail,
-                "code": refused.code,
-                "probe_ms": int((time.monotonic() - started_s) * 1_000),
-            },
+            NotReady(
+                error=refused.detail,
+                code=refused.code,
+                probe_ms=int((time.monotonic() - started_s) * 1_000),
+            ),
             RETRY_AFTER,
         )
     if query.strict and not health.acknowledged:
@@ -337,6 +336,7 @@ ROUTES = (
         query=ReadyQuery,
         answer=ReadyAnswer,
         responses={200: "Storage and scoped-operation readiness", 503: "Not ready"},
+        plain={503: NotReady | ReadyAnswer},
     ),
     Route(
         method="GET",

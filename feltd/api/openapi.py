@@ -94,7 +94,7 @@ class _Shapes:
     def __init__(self, table: Iterable[Route]) -> None:
         self._kinds: list[Any] = []
         for route in table:
-            for kind in (route.body, route.answer):
+            for kind in (route.body, route.answer, *route.plain.values()):
                 if kind is not None:
                     self._collect(kind)
         self._schemas, self.components = msgspec.json.schema_components(
@@ -181,6 +181,9 @@ def _responses(route: Route, path: str, shapes: _Shapes) -> dict[str, Any]:
     for status, description in route.responses.items():
         if status < 400 and status != route.status:
             answers[str(status)] = success | {"description": description}
+        elif status in route.plain:
+            content = {"application/json": {"schema": shapes.of(route.plain[status])}}
+            answers[str(status)] = {"description": description, "content": content}
         elif status >= 400:
             problem = {"schema": {"$ref": "#/components/schemas/Problem"}}
             answers[str(status)] = {

@@ -49,6 +49,8 @@ class Route:
     invalid_code: str = "REQUEST_INVALID"
     example: Any = None
     responses: Mapping[int, str] = field(default_factory=dict)
+    #: Bodies of refusals that are no problem documents.
+    plain: Mapping[int, Any] = field(default_factory=dict)
     also: tuple[str, ...] = ()
     #: The largest body, bytes; None is the daemon's own limit.
     body_bytes_max: int | None = None

@@ -66,6 +66,15 @@ class ReadyAnswer(Struct, frozen=True, kw_only=True):
     probe_ms: Count
 
 
+class NotReady(Struct, frozen=True, kw_only=True):
+    """`GET /health/ready` when the probe failed; `error` says how, `code` is one of the table."""
+
+    ready: Literal[False] = False
+    error: str
+    code: str
+    probe_ms: Count
+
+
 class ReadinessAnswer(Struct, frozen=True, kw_only=True):
     """`GET /v1/readiness`; `state_version` counts commits."""
 

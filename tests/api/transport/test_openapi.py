@@ -112,6 +112,17 @@ def test_an_operation_says_who_may_call_it_with_what() -> None:
     assert {"200", "400", "401", "403", "404", "413", "422", "503"} <= set(call["responses"])
 
 
+def test_a_refusal_that_is_no_problem_document_is_described_as_it_is() -> None:
+    told = {409: "It is there already", 503: "Not now"}
+    odd = route("GET", "/odd", "odd", responses=told, plain={503: Part | Whole})
+    answers = openapi.document((odd,))["paths"]["/odd"]["get"]["responses"]
+
+    assert list(answers["409"]["content"]) == ["application/problem+json"]
+    assert list(answers["503"]["content"]) == ["application/json"]
+    shapes = answers["503"]["content"]["application/json"]["schema"]["anyOf"]
+    assert [one["$ref"].rpartition("/")[2] for one in shapes] == ["Part", "Whole"]
+
+
 def test_an_answer_with_a_choice_between_structs_is_described_part_by_part() -> None:
     schemas = openapi.document(TABLE)["components"]["schemas"]
     choice = [{"$ref": "#/components/schemas/Good"}, {"$ref": "#/components/schemas/Bad"}]

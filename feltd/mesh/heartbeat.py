@@ -67,6 +67,7 @@ UPDATE workloads
    AND fencing_token = :fencing_token
    AND claim_worker_id = :worker_id
    AND state IN ('CLAIMED', 'RUNNING', 'CHECKPOINTED')
+   AND expires_at_ms > :now_ms
 """
 
 
@@ -182,7 +183,7 @@ def _answer(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
         renewed = fence.renew_held(tx, now, row, beat.running_claims, beat.lease_ms)
     held = _held(tx, ask.id)
     if beat.progress:
-        _tell_progress(tx, ask.id, held, beat.progress)
+        _tell_progress(tx, now, ask.id, held, beat.progress)
     found = _compare(held, beat.running_claims, now)
     registered, reported = row["concurrency"], beat.capacity.concurrency
     return HeartbeatAnswer(
@@ -218,7 +219,7 @@ def _compare(held: Iterable[Row], reported_ids: Collection[str], now: Now) -> Di
 
 
 def _tell_progress(
-    tx: Tx, worker_id: str, held: Iterable[Row], progress: dict[str, Progress]
+    tx: Tx, now: Now, worker_id: str, held: Iterable[Row], progress: dict[str, Progress]
 ) -> None:
     for claim in held:
         told = progress.get(_id(claim))
@@ -229,6 +230,7 @@ def _tell_progress(
                     "worker_id": worker_id,
                     "workload_id": claim["workload_id"],
                     "fencing_token": claim["fencing_token"],
+                    "now_ms": now.lease_ms,
                     "progress": encode(told).decode(),
                 },
             )

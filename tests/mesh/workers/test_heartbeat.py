@@ -198,6 +198,10 @@ def test_progress_is_kept_of_live_claims_only(house: House) -> None:
 
     assert progress(held.workload_id) == '{"done":3,"total":9}'
     assert progress(theirs.workload_id) is None
+    # Nothing is written at the end of a lease, though nobody has recovered it yet.
+    house.mesh.later(ms=held.expires_at_ms - house.mesh.now.lease_ms)
+    edge.beat(progress={held.claim_id: {"done": 4}})
+    assert progress(held.workload_id) == '{"done":3,"total":9}'
 
 
 def test_a_failed_worker_must_reconcile_before_it_beats(house: House) -> None:

@@ -203,8 +203,7 @@ def split(
     for claim in tx.rows(HELD, {"worker_id": worker_id}):
         covered = holds.issuperset(decode(claim["capability_snapshot"])) and (
             kinds is None
-            or claim["definition_id"] in kinds
-            or f"{claim['definition_id']}#{claim['definition_revision']}" in kinds
+            or terms.admits(kinds, claim["definition_id"], claim["definition_revision"])
         )
         (kept if covered else beyond).append(claim)
     return kept, beyond

@@ -14,7 +14,7 @@ from msgspec.json import encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import grants, principals
-from feltd.mesh import demands, due, events, retry, secrets, workloads
+from feltd.mesh import demands, due, events, retry, secrets, terms, workloads
 from feltd.model.base import Ask, Caller
 from feltd.model.grant import Grant
 from feltd.model.workload import (
@@ -320,6 +320,9 @@ def _authorize(caller: Caller, body: NewWorkload, grant: Grant | None) -> None:
         raise Refused(
             "WORKLOAD_UNAUTHORIZED", "the grant does not cover every capability of the snapshot"
         )
+    kinds = grant.constraints.workload_kinds
+    if kinds is not None and not terms.admits(kinds, body.definition_id, body.definition_revision):
+        raise Refused("WORKLOAD_UNAUTHORIZED", "the grant does not allow work of this definition")
     most = grant.constraints.max_priority
     if most is not None and body.priority > most:
         raise Refused("WORKLOAD_UNAUTHORIZED", f"the grant allows a priority up to {most}")

@@ -6,13 +6,14 @@ compares what is asked with what the worker has, changes only with their version
 by `demands.fitting`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec import Struct
 from msgspec.json import decode
 
 from feltd.clock import Now
+from feltd.mesh import terms
 from feltd.store.tx import Row
 
 #: Every rule by name, in the order they are tested; the first that fails is the one to tell.
@@ -137,13 +138,9 @@ def unfit(offered: Offered, wanted: Wanted) -> list[str]:
     return rules
 
 
-def takes(kinds: Iterable[str], wanted: Wanted) -> bool:
+def takes(kinds: Collection[str], wanted: Wanted) -> bool:
     """Whether a list of kinds holds the definition, with or without its revision."""
-    named = kinds if isinstance(kinds, frozenset) else frozenset(kinds)
-    return (
-        wanted.definition_id in named
-        or f"{wanted.definition_id}#{wanted.definition_revision}" in named
-    )
+    return terms.admits(kinds, wanted.definition_id, wanted.definition_revision)
 
 
 def _exceeds(asked: Mapping[str, int | None], profile: Mapping[str, int | None]) -> bool:

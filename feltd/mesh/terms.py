@@ -4,7 +4,7 @@ Pure: a grant and what a worker offers go in, what may stand in the worker's row
 registration and a changed grant are judged here, so neither can give more than the other.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -78,6 +78,11 @@ def narrowed(grant: Grant, offer: Offer) -> Terms:
 def capabilities(grant: Grant) -> tuple[str, ...]:
     """What a worker may be granted under it, the prefix taken off."""
     return _sorted(held[len(DO) :] for held in grant.capabilities if held.startswith(DO))
+
+
+def admits(kinds: Collection[str], definition_id: str, definition_revision: str) -> bool:
+    """Whether a list of kinds holds a definition, with or without its revision."""
+    return definition_id in kinds or f"{definition_id}#{definition_revision}" in kinds
 
 
 def _kinds(bounds: GrantConstraints, asked: tuple[str, ...]) -> tuple[str, ...]:

@@ -178,6 +178,17 @@ def test_what_a_grant_does_not_cover_is_refused(mesh: Mesh, asked: dict[str, Any
     assert value(mesh, ROWS) == 0
 
 
+def test_a_grant_for_kinds_of_work_is_one_for_no_other(mesh: Mesh) -> None:
+    kinds = GrantConstraints(workload_kinds=("ocr", "extract#2"))
+    caller = creator(mesh, constraints=kinds)
+
+    for number, (definition_id, revision) in enumerate((("extract", "2"), ("ocr", "7"))):
+        asked = {"definition_id": definition_id, "definition_revision": revision}
+        assert mesh.ask(creation.create, new(key=f"k{number}", **asked), caller=caller).created
+    other = new(key="other", definition_id="extract", definition_revision="1")
+    assert refusal(mesh, creation.create, other, caller=caller) == "WORKLOAD_UNAUTHORIZED"
+
+
 def test_without_a_live_grant_of_ones_own_nothing_is_created(mesh: Mesh) -> None:
     caller = creator(mesh)
     bare = msgspec.structs.replace(caller, grant_id=None)

@@ -9,6 +9,10 @@ from feltd.api.admission import Admission
 from feltd.api.request import ClientGone, Receive
 from feltd.errors import Refused
 
+#: A body up to here is never refused for the memory that others take: a heartbeat, a renewal and most
+#: outcomes fit, and all connections together hold half of the budget by it.
+SMALL_BYTES = 16 * 1024
+
 _JSON_TYPES = (b"application/json", b"application/merge-patch+json")
 
 
@@ -42,7 +46,8 @@ class Bodies:
 
         Refuses REQUEST_TOO_LARGE at once when `declared_bytes` says so, else with the first byte
         over the limit; REQUEST_TIMEOUT when the end has not come by the deadline, however steadily
-        it drips; SERVICE_OVERLOADED when all bodies being read together exceed their budget.
+        it drips; SERVICE_OVERLOADED when all bodies being read together exceed their budget and
+        this is not a small one: a few clients with slow large bodies must not silence the rest.
         Raises ClientGone when the client leaves in the middle.
         """
         limit = self.body_bytes_max if bytes_max is None else bytes_max
@@ -61,7 +66,7 @@ class Bodies:
                     self.reading_bytes += len(piece)
                     if received > limit:
                         raise _too_large(limit)
-                    if self.reading_bytes > self._reading_bytes_max:
+                    if received > SMALL_BYTES and self.reading_bytes > self._reading_bytes_max:
                         raise self._admission.refusal(keep_alive=keep_alive, reason="body_memory")
                     pieces.append(piece)
                     if not message.get("more_body", False):

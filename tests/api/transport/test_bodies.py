@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 
+from feltd.api.bodies import SMALL_BYTES
 from tests.api.transport.kit import House, Talk, request, serving
 
 JSON = {"Content_Type": "application/json"}
@@ -123,10 +124,24 @@ def test_all_bodies_being_read_share_one_budget() -> None:
     with serving(stack={"reading_bytes_max": 4}) as house:
         slow = [dripping(house) for _ in range(4)]
         house.eventually(lambda: house.stack.bodies.reading_bytes == 4)
-        answer = house.call("POST", "/v1/echo", b'{"name": "a"}')
+        large = b'{"name": "%s"}' % (b"a" * SMALL_BYTES)
+        answer = house.call("POST", "/v1/echo", large)
 
         assert (answer.status, answer.code) == (503, "SERVICE_OVERLOADED")
         assert house.world.shed == [("body_memory", False)]
+        for talk in slow:
+            talk.close()
+
+
+def test_small_bodies_are_taken_however_much_others_hold() -> None:
+    with serving(stack={"reading_bytes_max": 4}) as house:
+        slow = [dripping(house) for _ in range(8)]
+        house.eventually(lambda: house.stack.bodies.reading_bytes == 8)
+        small = b'{"name": "%s"}' % (b"a" * (SMALL_BYTES - 12))
+        assert len(small) == SMALL_BYTES
+
+        assert house.call("POST", "/v1/echo", small).status == 201
+        assert house.world.shed == []
         for talk in slow:
             talk.close()
 

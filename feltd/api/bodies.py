@@ -9,8 +9,8 @@ from feltd.api.admission import Admission
 from feltd.api.request import ClientGone, Receive
 from feltd.errors import Refused
 
-#: A body up to here is never refused for the memory that others take: a heartbeat, a renewal and most
-#: outcomes fit, and all connections together hold half of the budget by it.
+#: A body up to here is never refused for the memory that others take: a heartbeat, a renewal and
+#: most outcomes fit, and all connections together hold half of the budget by it.
 SMALL_BYTES = 16 * 1024
 
 _JSON_TYPES = (b"application/json", b"application/merge-patch+json")

@@ -63,7 +63,7 @@ _ROWS = (
         "The worker no longer holds the claim's capabilities",
     ),
     Code("MESH_STORAGE_FAILURE", 503, "repeat", "The storage failed while changing a worker"),
-    Code("GRANT_INVALID", 422, "fix_request", "The grant does not fit"),
+    Code("GRANT_INVALID", 422, "stop", "The grant does not fit"),
     Code("GRANT_NOT_FOUND", 404, "stop", "No such grant"),
     Code("GRANT_DENIED", 403, "stop", "The grant is not usable by the caller"),
     Code("KEY_NOT_FOUND", 404, "fix_request", "No such key"),

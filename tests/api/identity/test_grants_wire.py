@@ -82,7 +82,8 @@ def test_a_grant_that_does_not_fit_is_pointed_at(
 
     problem = wire.refused("POST", "/v1/grants", {name: good[name] for name in names} | more)
 
-    assert (problem["status"], problem["code"]) == (422, "GRANT_INVALID")
+    told = (problem["status"], problem["code"], problem["next"])
+    assert told == (422, "GRANT_INVALID", "stop")
     assert problem["errors"][0]["pointer"].startswith(pointer)
 
 

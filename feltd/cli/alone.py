@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import click
 
 from feltd.api.listen import find_local_socket
+from feltd.cli.ending import ended_as_by_ctrl_c
 from feltd.worker.client import Client
 
 START_S = 60.0
@@ -27,22 +28,27 @@ KEPT = ("FELTD_KEYRING", "FELTD_NAMESPACE")
 @contextmanager
 def alone(data: str, *, tenant: str | None = None) -> Iterator[Client]:
     """A client of a daemon started for it; where that cannot start, the command ends as it did."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "feltd", "serve", "--data", data, "--port", "0"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=_environment(), start_new_session=True,
-    )  # fmt: skip
-    try:
-        _await(process)
-        with Client(socket=find_local_socket(data), tenant=tenant) as client:
-            yield client
-    finally:
-        process.send_signal(signal.SIGTERM)
+    with ended_as_by_ctrl_c():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "feltd", "serve", "--data", data, "--port", "0"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=_environment(), start_new_session=True,
+        )  # fmt: skip
         try:
-            process.communicate(timeout=STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+            _await(process)
+            with Client(socket=find_local_socket(data), tenant=tenant) as client:
+                yield client
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.communicate(timeout=STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def _environment() -> dict[str, str]:

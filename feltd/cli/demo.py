@@ -19,6 +19,7 @@ import click
 from feltd.cli import demo_work
 from feltd.cli.demo_show import Show
 from feltd.cli.demo_stage import Failed, Stage
+from feltd.cli.ending import ended_as_by_ctrl_c
 from feltd.cli.output import Examples, json_option
 
 TENANT, APPLICATION = "demo", "files"
@@ -38,6 +39,7 @@ Workload = dict[str, Any]
 @click.command(cls=Examples, examples=("feltd demo", "feltd demo --keep ./demo-files"))
 @click.option("--keep", metavar="DIR", help="Keep the database and the logs in this new folder.")
 @json_option
+@ended_as_by_ctrl_c()
 def demo(keep: str | None, as_json: bool) -> int:
     """Watch feltd do its job: a daemon, three workers, real files, two faults. About 20 seconds.
 

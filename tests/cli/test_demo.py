@@ -53,6 +53,29 @@ def test_a_demo_whose_daemon_dies_fails_and_leaves_nothing(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_demo_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    typed = Typed(tmp_path, TMPDIR=str(tmp_path))
+    playing = subprocess.Popen(
+        (*FELTD, "demo"), env=typed.env, cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert playing.stdout is not None
+    for line in playing.stdout:
+        if line.startswith("  workers"):
+            break
+    [lock] = tmp_path.glob("feltd-demo-*/demo.db.lock")
+    daemon = int(re.findall(r"\d+", lock.read_text())[0])
+    playing.send_signal(number)
+    _said, trouble = playing.communicate(timeout=120)
+
+    assert (playing.returncode, trouble.strip()) == (130, "interrupted")
+    with pytest.raises(ProcessLookupError):
+        os.kill(daemon, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_is_there_is_not_played_in(tmp_path: Path) -> None:
     ran = Typed(tmp_path)("demo", "--keep", str(tmp_path))
 

@@ -67,5 +67,5 @@ def write(path: Path, mark: Mark) -> None:
 
 
 def boot_id() -> str:
-    """This boot of the machine: a lease time written in another one does not go on counting."""
+    """This boot of the machine, so that a person sees in which one a mark was written."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -33,7 +33,7 @@ NEXTS = (
 _ROWS = (
     Code("WORKER_INVALID", 422, "fix_request", "The call about a worker does not fit"),
     Code("WORKER_UNAUTHORIZED", 403, "stop", "The grant does not allow this worker"),
-    Code("WORKER_NOT_FOUND", 404, "register", "No such worker"),
+    Code("WORKER_NOT_FOUND", 404, "register", "Worker not found"),
     Code(
         "WORKER_HEARTBEAT_REJECTED",
         409,

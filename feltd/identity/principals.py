@@ -167,7 +167,8 @@ def require_scope(caller: Caller, scope: str) -> None:
 
 def not_found(code: str) -> Refused:
     """The one answer for what is not there and for what belongs to another tenant."""
-    return Refused(code, TABLE[code].title)
+    title = TABLE[code].title
+    return Refused(code, title[0].lower() + title[1:])
 
 
 def require_tenant(caller: Caller, tenant_id: str, code: str) -> None:

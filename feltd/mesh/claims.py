@@ -296,7 +296,8 @@ def _require_claimable(row: Row, wanted: Row, now: Now) -> None:
         )
     rules = [rule for rule in rules if rule != "stale"]
     if rules:
-        raise Refused("MESH_PLACEMENT_DENIED", placement.RULES[rules[0]], rules=rules)
+        why = placement.reasons(rules)
+        raise Refused("MESH_PLACEMENT_DENIED", "worker is not eligible", rules=rules, reasons=why)
 
 
 def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, fit: demands.Fit) -> list[Claim]:

@@ -6,7 +6,7 @@ compares what is asked with what the worker has, changes only with their version
 by `demands.fitting`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -96,6 +96,11 @@ def failing(
         *unfit(of_worker(worker), of_workload(workload)),
     }
     return [rule for rule in RULES if rule in found]
+
+
+def reasons(rules: Iterable[str]) -> list[dict[str, str]]:
+    """What each of these rules says, as a refusal carries it."""
+    return [{"code": rule, "detail": RULES[rule]} for rule in rules]
 
 
 def standing(worker: Row | Mapping[str, Any], now: Now, *, active: int) -> list[str]:

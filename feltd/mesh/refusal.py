@@ -110,18 +110,24 @@ def explain(tx: Tx, ask: Ask[F], now: Now, params: Mapping[str, object], verb: V
     principals.confirm(tx, ask.caller, now)
     row = tx.row(READ, params)
     if row is None:
-        raise Refused("MESH_CLAIM_SCOPE_DENIED", "the claim is of another worker than the caller")
+        raise _crossing("worker", "the claim is of another worker than the caller")
     if row["work_tenant_id"] != row["tenant_id"]:
         absent = principals.not_found("WORKLOAD_NOT_FOUND")
         raise Refused(absent.code, absent.detail, next="drop_claim")
     if row["work_application_id"] != row["application_id"]:
-        raise Refused("MESH_CLAIM_SCOPE_DENIED", "the workload is of another application")
+        raise _crossing("application", "the workload is of another application")
     if not _lives(row, params, now):
         recorded = _recorded(tx, now, params, verb)
         workers.heard(tx, str(params["worker_id"]), now)
         return recorded
     if not _authorized(row, now):
-        raise Refused("MESH_CAPABILITY_DENIED", "the grant this worker registered with is not live")
+        raise Refused(
+            "MESH_CAPABILITY_DENIED",
+            "claim capability snapshot is invalid",
+            reasons=[
+                {"code": "grant", "detail": "the grant this worker registered with is not live"}
+            ],
+        )
     if row["state"] in verb.states:
         raise RuntimeError(f"{verb.name} changed no row although nothing speaks against it")
     if verb.name == "start":
@@ -142,6 +148,14 @@ def outcome(params: Mapping[str, object], row: Row) -> Outcome:
         fencing_token=row["fencing_token"],
         expires_at_ms=row["expires_at_ms"],
         cancel_requested=bool(row["cancel_requested"]),
+    )
+
+
+def _crossing(code: str, detail: str) -> Refused:
+    return Refused(
+        "MESH_CLAIM_SCOPE_DENIED",
+        "claim crosses worker/workload scope",
+        reasons=[{"code": code, "detail": detail}],
     )
 
 

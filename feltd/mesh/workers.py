@@ -8,7 +8,6 @@ from msgspec import Raw
 from msgspec.json import decode
 
 from feltd.clock import Now
-from feltd.errors import Refused
 from feltd.identity import principals
 from feltd.mesh import events, lifecycle
 from feltd.model.base import Caller
@@ -69,7 +68,7 @@ def lookup(tx: Tx, caller: Caller, worker_id: str) -> Row:
     """
     row = find(tx, worker_id)
     if row is None or row["removed_at_ms"] is not None or not caller.may_see(row["tenant_id"]):
-        raise Refused("WORKER_NOT_FOUND", "worker not found")
+        raise principals.not_found("WORKER_NOT_FOUND")
     return row
 
 

@@ -312,6 +312,11 @@ class TestById:
             mesh.claims(picky, by=worker)
 
         assert refused.value.facts["rules"] == ["full", "resources", "required_labels"]
+        assert refused.value.detail == "worker is not eligible"
+        assert refused.value.facts["reasons"][2] == {
+            "code": "required_labels",
+            "detail": "a required label differs",
+        }
 
     def test_without_a_key_the_body_must_say_who_takes_it(self, mesh: Mesh) -> None:
         assert self.claim(mesh, mesh.workload(), None) == "WORKLOAD_INVALID"

@@ -136,6 +136,26 @@ def test_without_live_authority_nothing_is_written(mesh: Mesh, verb: str) -> Non
     assert holder.refusal(verb) == "MESH_CAPABILITY_DENIED"
 
 
+def test_the_words_of_a_refused_fence_stay_and_a_reason_says_which(mesh: Mesh) -> None:
+    holder = Holder(mesh, "renew")
+    scope, authority = "claim crosses worker/workload scope", "claim capability snapshot is invalid"
+
+    foreign = told(lambda: mesh.say("renew", holder.held, holder.caller, worker_id="worker_x"))
+    mesh.hand("UPDATE workers SET authority_live = 0")
+    ended = told(lambda: mesh.say("renew", holder.held, holder.caller))
+
+    assert foreign == (scope, [("worker", "the claim is of another worker than the caller")])
+    assert ended == (authority, [("grant", "the grant this worker registered with is not live")])
+
+
+def told(act: Callable[[], object]) -> tuple[str, list[tuple[str, str]]]:
+    """The detail of a refusal, and its reasons."""
+    with pytest.raises(Refused) as refused:
+        act()
+    reasons = refused.value.facts["reasons"]
+    return refused.value.detail, [(reason["code"], reason["detail"]) for reason in reasons]
+
+
 @every_verb
 def test_authority_ends_at_its_expiry_by_wall_time(mesh: Mesh, verb: str) -> None:
     holder = Holder(mesh, verb)

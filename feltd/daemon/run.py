@@ -31,7 +31,7 @@ from feltd.daemon.chores import table
 from feltd.daemon.crash import CrashPoint
 from feltd.daemon.notify import notify, watchdog_every_ms
 from feltd.errors import Refused
-from feltd.identity import keyring
+from feltd.identity import audit, keyring
 from feltd.keeper import Keeper
 from feltd.mesh import events, ledger, measures, vitals
 from feltd.store import migrate, private
@@ -298,7 +298,7 @@ class Daemon:
             self.metrics.before_commit()
 
     def _note_foreign_write(self, tx: Tx, now: Now) -> None:
-        events.act(tx, now, "service:feltd", "foreign_write", "database")
+        audit.act(tx, now, "service:feltd", "foreign_write", "database")
         tx.tell("foreign_write", "")
         self.foreign_write = True
 

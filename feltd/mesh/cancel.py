@@ -2,7 +2,7 @@
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.identity import principals
+from feltd.identity import audit, principals
 from feltd.mesh import attempts, demands, events, workloads
 from feltd.mesh.states import LIVE_STATES
 from feltd.model.base import Ask, Caller
@@ -49,7 +49,7 @@ def cancel(tx: Tx, ask: Ask[Cancel], now: Now) -> Workload:
     if changed:
         actor = str(ask.caller.subject)
         body = b"force" if ask.body.force else b""
-        events.act(tx, now, actor, "cancel", ask.id, reason=ask.body.reason, body=body)
+        audit.act(tx, now, actor, "cancel", ask.id, reason=ask.body.reason, body=body)
     return workloads.shown(tx, workloads.lookup(tx, ask.caller, ask.id))
 
 

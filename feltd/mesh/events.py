@@ -10,9 +10,7 @@ import hashlib
 from msgspec.json import encode
 
 from feltd.clock import Now
-from feltd.identity.audit import act as act
 from feltd.identity.audit import append, ledger
-from feltd.identity.audit import hash_of as hash_of
 from feltd.store.tx import Row, Tx
 
 TELL = """

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from feltd.clock import Now
 from feltd.errors import Refused
+from feltd.identity import audit
 from feltd.mesh import events
 from feltd.model.base import Ask
 from feltd.store import dialect
@@ -76,7 +77,7 @@ def read(tx: Tx, cmd: None = None, now: Now | None = None) -> Row:
 def begin(tx: Tx, instance_id: str, now: Now) -> None:
     """Give a new database its ledger and its first audit row."""
     tx.change(BEGIN, {"instance_id": instance_id, "lease_ms": now.lease_ms})
-    events.act(tx, now, "service:feltd", "init", instance_id)
+    audit.act(tx, now, "service:feltd", "init", instance_id)
     events.seal(tx, now)
 
 
@@ -100,13 +101,13 @@ def open_run(tx: Tx, cmd: Opening, now: Now) -> int:
             "recover_slack_ms": cmd.recover_slack_ms,
         },
     )
-    events.act(tx, now, "service:feltd", "start", ledger["instance_id"], reason=cmd.storage)
+    audit.act(tx, now, "service:feltd", "start", ledger["instance_id"], reason=cmd.storage)
     return floor
 
 
 def acknowledge(tx: Tx, ask: Ask[None], now: Now) -> None:
     """Write down that a person has seen what the start found; `ask.id` is the storage label."""
-    events.act(tx, now, str(ask.caller.subject), "acknowledge", ask.id)
+    audit.act(tx, now, str(ask.caller.subject), "acknowledge", ask.id)
 
 
 def newest_token(tx: Tx) -> int:

@@ -8,6 +8,7 @@ no row to ask and are kept by tests alone.
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from feltd.identity import audit
 from feltd.mesh import events, promised
 from feltd.mesh.promised import PLAIN, Promise
 from feltd.store import dialect
@@ -205,7 +206,7 @@ def walk(tx: Tx, since: Link = START) -> tuple[Link, list[Broken]]:
     for row in _audit(tx, since.seq):
         if row["seq"] != link.seq + 1 or row["prev_hash"] != link.hash:
             wrong.append(f"audit {row['seq']} does not follow audit {link.seq}")
-        if events.hash_of(row) != row["hash"]:
+        if audit.hash_of(row) != row["hash"]:
             wrong.append(f"audit {row['seq']} is not what was hashed")
         event_seq = link.event_seq
         if row["kind"] == "commit":

@@ -5,7 +5,7 @@ from msgspec.json import decode, encode
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.identity import principals
+from feltd.identity import audit, principals
 from feltd.mesh import demands, due, events, retry, workloads
 from feltd.model.base import Ask
 from feltd.model.workload import INPUT_BYTES_MAX, Placement, Requeue, Resources, Workload
@@ -94,7 +94,7 @@ def requeue(tx: Tx, ask: Ask[Requeue], now: Now) -> Workload:
         eligible_at_ms=eligible_at_ms,
         actor=actor,
     )
-    events.act(tx, now, actor, "requeue", ask.id, body=encode([priority, text]))
+    audit.act(tx, now, actor, "requeue", ask.id, body=encode([priority, text]))
     return workloads.shown(tx, workloads.lookup(tx, ask.caller, ask.id))
 
 

@@ -143,7 +143,7 @@ class Writer:
             op, cmd, loop.create_future(), keep_alive, tenant, time.perf_counter()
         )
         self.waiting += 1
-        self._lanes.inbox.append(operation)
+        self._lanes.add(operation)
         if self._working is None:
             self._work_on()
         elif len(self._lanes.inbox) >= self._gather:

@@ -69,12 +69,14 @@ SELECT e.seq, e.workload_id, e.kind, e.fencing_token
  WHERE e.workload_id IS NOT NULL
    AND e.from_state IN ('CLAIMED', 'RUNNING', 'CHECKPOINTED')
    AND e.to_state IS NOT NULL
-   AND e.fencing_token IS NOT (SELECT max(t.fencing_token)
+   AND e.fencing_token IS NOT (SELECT t.fencing_token
                                  FROM events t
                                 WHERE t.workload_id = e.workload_id
                                   AND t.to_state = 'CLAIMED'
                                   AND t.from_state = 'READY'
-                                  AND t.seq < e.seq)
+                                  AND t.seq < e.seq
+                                ORDER BY t.seq DESC
+                                LIMIT 1)
 """
 
 NONE_PAST_THE_LEASE = """
@@ -200,7 +202,10 @@ HAVING w.attempts_spent > w.max_attempts
 BACKOFF_KEPT = """
 SELECT b.workload_id, b.fencing_token, b.issued_at_ms, a.retry_at_ms, a.ended_at_ms
   FROM claims a
-  JOIN claims b ON b.workload_id = a.workload_id AND b.number = a.number + 1
+  JOIN claims b ON b.fencing_token = (SELECT min(n.fencing_token)
+                                        FROM claims n
+                                       WHERE n.workload_id = a.workload_id
+                                         AND n.fencing_token > a.fencing_token)
  WHERE a.ended_at_ms IS NULL
     OR b.issued_at_ms < a.ended_at_ms
     OR (a.end_state = 'READY' AND b.issued_at_ms < a.retry_at_ms)

@@ -222,7 +222,6 @@ def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tup
     if found is None:
         found = intake.demands[kind] = demands.find(
             intake.tx,
-            intake.now,
             tenant_id=owner["tenant_id"],
             application_id=owner["application_id"],
             definition_id=body.definition_id,

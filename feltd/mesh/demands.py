@@ -13,7 +13,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import encode
 
-from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.mesh import placement as rules
 from feltd.model.workload import Placement, Resources
@@ -226,7 +225,6 @@ class _Held(Struct, frozen=True):
 
 def find(
     tx: Tx,
-    now: Now,
     *,
     tenant_id: str,
     application_id: str,

@@ -130,7 +130,7 @@ def resume(tx: Tx, ask: Ask[None], now: Now) -> Worker:
             tx, now, "resume", row, from_state=before, to_state=row["lifecycle"], actor=actor
         )
         _act(tx, ask, now, "resume", None, b"")
-    return workers.shown(tx, row, now)
+    return workers.shown(tx, row)
 
 
 def stand(

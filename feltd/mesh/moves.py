@@ -35,7 +35,7 @@ def recover(tx: Tx, ask: Ask[None], now: Now) -> Worker:
             raise _denied(_from(tx, row), "RECOVERING")
         _tell(tx, ask, now, "recover", row)
         _act(tx, ask, now, "recover")
-    return _shown(tx, row, now)
+    return _shown(tx, row)
 
 
 def transition(tx: Tx, ask: Ask[Transition], now: Now) -> Worker:
@@ -48,7 +48,7 @@ def transition(tx: Tx, ask: Ask[Transition], now: Now) -> Worker:
     row = _row(tx, ask, now)
     present, to = _from(tx, row), ask.body.to
     if present == to:
-        return _shown(tx, row, now)
+        return _shown(tx, row)
     if not states.worker_transition(present, to) or {present, to} == {"READY", "BUSY"}:
         raise _denied(present, to)
     worker_id = row["worker_id"]
@@ -62,7 +62,7 @@ def transition(tx: Tx, ask: Ask[Transition], now: Now) -> Worker:
     _act(tx, ask, now, "transition", encode(ask.body))
     if to != "RECOVERING":
         drain.settle(tx, worker_id, now, actor)
-    return _shown(tx, row, now)
+    return _shown(tx, row)
 
 
 def remove(tx: Tx, ask: Ask[None], now: Now) -> None:
@@ -125,9 +125,9 @@ def _act(tx: Tx, ask: Ask[None] | Ask[Transition], now: Now, verb: str, body: by
     audit.act(tx, now, str(ask.caller.subject), verb, ask.id, body=body)
 
 
-def _shown(tx: Tx, row: Row, now: Now) -> Worker:
+def _shown(tx: Tx, row: Row) -> Worker:
     after = workers.present(tx, row["worker_id"])
-    return workers.shown(tx, after, now)
+    return workers.shown(tx, after)
 
 
 def _denied(present: str, to: str) -> Refused:

@@ -294,7 +294,7 @@ def _answer(tx: Tx, ask: Ask[Registering], now: Now, worker_id: str) -> Register
             fresh=ask.fresh,
         )
     return Registered(
-        worker=workers.shown(tx, row, now),
+        worker=workers.shown(tx, row),
         server_time_ms=now.lease_ms,
         wall_time_ms=now.wall_ms,
         worker_key=key,

@@ -55,7 +55,7 @@ def requeue(tx: Tx, ask: Ask[Requeue], now: Now) -> Workload:
             f"only a dead letter can be requeued, this workload is {row['state']}",
         )
     text = _input(ask.body, row)
-    demand_id, lane_id = _demand(tx, now, row)
+    demand_id, lane_id = _demand(tx, row)
     priority = row["priority"] if ask.body.priority is None else ask.body.priority
     eligible_at_ms = due.eligible_at_ms(now, row["not_before_at_ms"])
     rank = retry.rank(eligible_at_ms, priority)
@@ -112,11 +112,10 @@ def _input(body: Requeue, row: Row) -> str:
     return text.decode()
 
 
-def _demand(tx: Tx, now: Now, row: Row) -> tuple[int, int]:
+def _demand(tx: Tx, row: Row) -> tuple[int, int]:
     # A dead letter names no demand, so that the keeper may have deleted it meanwhile.
     return demands.find(
         tx,
-        now,
         tenant_id=row["tenant_id"],
         application_id=row["application_id"],
         definition_id=row["definition_id"],

@@ -104,7 +104,7 @@ def get(tx: Tx, ask: Ask[Look], now: Now) -> Worker:
     if ask.caller.worker_id != ask.id:
         principals.require_scope(ask.caller, "workers:read")
     row = workers.lookup(tx, ask.caller, ask.id)
-    found = workers.shown(tx, row, now)
+    found = workers.shown(tx, row)
     if ask.body.recent is None:
         return found
     recent = tx.rows(RECENT, {"worker_id": ask.id, "recent": ask.body.recent})

@@ -9,10 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 
 from feltd.errors import Refused
+from feltd.identity.subsets import TRUSTED
 from feltd.model.grant import DO, Grant, GrantConstraints
-
-#: Labels below this come only from a grant, so that placement may rely on them.
-TRUSTED = "trusted/"
 
 
 class Offer(Struct, frozen=True, kw_only=True):

@@ -88,7 +88,7 @@ def live_claims(tx: Tx, worker_id: str) -> list[str]:
     return [f"claim_{row['fencing_token']}" for row in tx.rows(LIVE, {"worker_id": worker_id})]
 
 
-def shown(tx: Tx, row: Row, now: Now) -> Worker:
+def shown(tx: Tx, row: Row) -> Worker:
     """A worker as every answer shows it."""
     return show(row, live_claims(tx, row["worker_id"]))
 

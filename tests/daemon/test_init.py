@@ -101,7 +101,8 @@ def test_migrate_tells_and_does_and_keeps_out_of_a_served_file(
     daemon.start()
     assert feltd("migrate", "--data", data).returncode == 75
     assert feltd("migrate", "--check", "--data", data).returncode == 0
-    assert feltd("init", "--data", data).returncode == 75
+    assert feltd("init", "--data", data).returncode == 1, "it is there, whoever serves it"
+    assert feltd("init", "--if-missing", "--data", data).returncode == 0
 
 
 def newest(data: Path) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from feltd.clock import Now
 from feltd.mesh.retry import FREE
-from feltd.model.claim import Evict, Outcome
+from feltd.model.claim import Outcome
 from feltd.model.workload import Cancel
 from feltd.store.tx import Row, Tx
 from tests.sim import answers, standing
@@ -53,7 +53,8 @@ class Oracle:
         """A call was committed, or refused. Raises Violation."""
         if call.refusal is not None:
             self.reached[call.refusal.code] += 1
-            for why in call.refusal.facts.get("reasons", ()):
+            ended = call.refusal.code == "UNAUTHENTICATED"
+            for why in call.refusal.facts.get("reasons", ()) if ended else ():
                 self.reached[f"ended key {why['code']}"] += 1
         elif call.verb in ("pull", "exchange"):
             self.reached.update(reason.code for reason in call.answer.reasons)
@@ -289,7 +290,7 @@ class Oracle:
         elif verb == "withdraw":
             known = call.verb in REGRANTING
         elif verb == "evict":
-            known = call.verb == "evict" and isinstance(call.cmd.body, Evict)
+            known = call.verb in ("evict", "give_back")
         elif verb == "cancel":
             known = isinstance(call.cmd.body, Cancel) and call.cmd.body.force
         else:

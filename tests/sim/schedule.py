@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from feltd.config import Config
 from feltd.identity.principals import LOCAL
 from tests.sim import people, workers
 from tests.sim.clients import Process, make, some_fault
@@ -107,6 +108,7 @@ def _storm(world: World, places: list[Place], steps: int) -> None:
     here = rng.choice(places)
     acts: list[tuple[Step, int]] = [*people.ACTS, *workers.ACTS, *MACHINE]
     weights = [weight * rng.choice(FEW if act in ALWAYS else LEANINGS) for act, weight in acts]
+    world.config = Config(on_worker_lost=rng.choice(("end", "end", "lease")))
     for process in here.processes:
         process.twice = rng.random() < 0.2
     for place in (here, here, rng.choice(places)):

@@ -5,7 +5,7 @@ from typing import Any
 
 from feltd.mesh.exchange import Exchanging
 from feltd.model.base import Caller
-from feltd.model.claim import Claim, Pull
+from feltd.model.claim import Claim, Evict, Pull
 from feltd.model.exchange import (
     CheckpointItem,
     CompleteItem,
@@ -16,8 +16,9 @@ from feltd.model.exchange import (
     RenewItem,
     StartItem,
 )
-from tests.sim.calls import ENDING, FENCED
-from tests.sim.clients import Process, fenced_body, lied, make, send
+from feltd.model.workload import Cancel
+from tests.sim.calls import ENDING, FENCED, Call
+from tests.sim.clients import Process, fenced_body, lied, make, send, some_fault
 from tests.sim.image import Place
 from tests.sim.people import regrant, some_workload, spare_key
 from tests.sim.world import World
@@ -252,6 +253,40 @@ def spare(world: World, place: Place) -> None:
         process.say(world, world.rng.choice(FENCED), world.rng.choice(held), caller)
 
 
+def crowd(world: World, place: Place) -> None:
+    """Calls of several people that one commit takes together: done or refused each for itself."""
+    rng = world.rng
+    calls: list[tuple[Process | None, Call]] = []
+    for _ in range(rng.choice((2, 3, 4))):
+        process = some_process(world, place)
+        if process.held and rng.random() < 0.6:
+            held = process.held[rng.choice(sorted(process.held))]
+            body, sound = fenced_body(world, verb := rng.choice(FENCED), held)
+            call = make(world, verb, process.own, body, held.workload_id, sound=sound)
+        else:
+            call = make(world, "pull", process.own, process.pull_body(world), process.worker_id)
+        calls.append((process, call))
+    workload_id, token = some_workload(world, place)
+    if rng.random() < 0.5:
+        body = Cancel(force=rng.random() < 0.5)
+        calls.append((None, make(world, "cancel", place.operator, body, workload_id)))
+    else:
+        evicted = make(world, "evict", place.operator, Evict(reason="crowded"), f"claim_{token}")
+        calls.append((None, evicted))
+    rng.shuffle(calls)
+    world.perform(*(call for _, call in calls), fault=some_fault(world))
+    for process, call in calls:
+        if process is not None and call.ok:
+            _learn(process, call)
+
+
+def _learn(process: Process, call: Call) -> None:
+    if call.verb == "pull":
+        process.hold(call.answer.claims)
+    elif call.verb in ENDING:
+        process.forget([call.answer.fencing_token])
+
+
 def stripped(world: World, place: Place) -> None:
     """A holder loses its key, or its grant ends by the wall clock, and it writes on."""
     process, rng = some_process(world, place), world.rng
@@ -328,4 +363,5 @@ ACTS: tuple[tuple[Act, int], ...] = (
     (lie, 8),
     (spare, 3),
     (stripped, 4),
+    (crowd, 6),
 )

@@ -197,7 +197,7 @@ CREATE TABLE late_results (
   worker_id     TEXT    NOT NULL,       -- who sent it
   at_ms         INTEGER NOT NULL,       -- lease time
   outcome       TEXT    NOT NULL CHECK (outcome IN ('completed', 'failed')),  -- what the worker says became of it
-  report        TEXT    NOT NULL        -- JSON as it was sent
+  report        TEXT    NOT NULL        -- JSON as it was sent, what looks like a secret covered
 ) STRICT;
 CREATE INDEX late_results_of_workload ON late_results (workload_id);
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec.json import encode
+from msgspec.structs import replace
 
 from feltd.clock import Now
 from feltd.errors import Refused
@@ -18,16 +19,18 @@ from feltd.mesh import (
     attempts,
     authority,
     drain,
+    fence,
     holding,
     lifecycle,
     outcomes,
     refusal,
     retry,
+    secrets,
     workers,
 )
 from feltd.model.base import Ask
 from feltd.model.claim import Complete, Fail, Outcome
-from feltd.model.worker import AttemptResult, Reconciled, Reconciliation, Result
+from feltd.model.worker import AttemptResult, Failure, Reconciled, Reconciliation, Result
 from feltd.store.tx import Row, Tx
 
 HEAR = """
@@ -224,9 +227,18 @@ def _keep(tx: Tx, now: Now, claim: Row, told: AttemptResult) -> None:
             "worker_id": claim["worker_id"],
             "now_ms": now.lease_ms,
             "outcome": told.outcome,
-            "report": encode(told.failure or told.result or Result()).decode(),
+            "report": encode(_screened(told)).decode(),
         },
     )
+
+
+def _screened(told: AttemptResult) -> Result | Failure:
+    """What is kept of a late outcome, its message or logs covered like those of one in time."""
+    if told.failure is not None:
+        return replace(told.failure, message=secrets.redacted(told.failure.message))
+    result = told.result or Result()
+    logs = tuple(fence.cut(secrets.redacted(line)) for line in result.logs)
+    return replace(result, logs=logs)
 
 
 def _let_lapse(tx: Tx, now: Now, worker_id: str) -> None:

@@ -166,6 +166,24 @@ def test_late_results_are_kept_as_evidence_never_as_the_outcome(house: House) ->
     assert other.says("complete", again).state == "COMPLETED"
 
 
+def test_what_looks_like_a_secret_is_covered_in_late_evidence_too(house: House) -> None:
+    edge = house.worker(capacity={"concurrency": 2})
+    done, broken = edge.takes(2)
+    lost(house, edge)
+    told = "password=hunter2hunter2"
+
+    edge.reconcile(
+        results=[
+            outcome(done, result={"logs": [told]}),
+            outcome(broken, failure={"kind": "transient", "message": told}),
+        ]
+    )
+
+    kept = house.mesh.conn.execute("SELECT report FROM late_results").fetchall()
+    assert [row["report"].count("‹redacted: assignment›") for row in kept] == [1, 1]
+    assert "hunter2" not in "".join(house.mesh.conn.iterdump())
+
+
 def test_results_of_others_and_made_up_ones_leave_no_trace(house: House) -> None:
     edge, other = house.worker(), house.worker("other")
     [theirs] = other.takes()

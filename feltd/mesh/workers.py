@@ -42,7 +42,7 @@ HEAR = """
 UPDATE workers
    SET last_seen_at_ms = :now_ms
  WHERE worker_id = :worker_id
-   AND last_seen_at_ms <= :now_ms - 1000
+   AND last_seen_at_ms <= :heard_before_ms
    AND lifecycle <> 'OFFLINE'
 """
 
@@ -150,7 +150,11 @@ def heard(tx: Tx, worker_id: str, now: Now) -> None:
 
     An OFFLINE worker stays what it is: only reconcile or a registration brings it back.
     """
-    tx.change(HEAR, {"worker_id": worker_id, "now_ms": now.lease_ms})
+    heard_before_ms = now.lease_ms - HEARD_EVERY_MS
+    tx.change(
+        HEAR,
+        {"worker_id": worker_id, "now_ms": now.lease_ms, "heard_before_ms": heard_before_ms},
+    )
 
 
 def idle(tx: Tx, worker_id: str, now: Now) -> bool:

@@ -9,7 +9,7 @@ are harmless, because one waiter of each application looks again every few secon
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -157,6 +157,31 @@ class Polls:
                     if refused.code not in STANDING:
                         raise
                     return merged(answer, _without_standing(request, pulled, refused))
+
+    async def until(
+        self,
+        request: Request,
+        workload_id: str,
+        wait_ms: int,
+        there: Callable[[], Awaitable[bool]],
+        *topics: str,
+    ) -> str:
+        """Wait, without a permit, until a topic of a workload is told; why it is over.
+
+        What was told before the watching began is found by `there`, asked once within it: "there",
+        "told", "timeout" or "stop". A key that ends meanwhile is refused as at the door. Passes
+        ClientGone on.
+        """
+        with ExitStack() as watch:
+            poll = watch.enter_context(request.parked())
+            for topic in topics:
+                watch.enter_context(self.watching(topic, workload_id, lambda: poll.wake("told")))
+            key_ended = self.watching("key", request.caller.key_id, lambda: poll.wake("key"))
+            watch.enter_context(key_ended)
+            why = "there" if await there() else await poll.wait(wait_ms)
+        if why == "key":
+            await request.app.door.authenticate(request)
+        return why
 
     @contextmanager
     def watching(self, topic: str, key: str, listener: Callable[[], object]) -> Iterator[None]:

@@ -42,8 +42,8 @@ from feltd.model.workload import (
 )
 
 INVALID = "WORKLOAD_INVALID"
-#: Log lines are no signal; a waiting reader looks again this often.
-LOGS_AGAIN_MS = 500
+#: Lines and ends are told; a reader whose telling got lost looks again this often.
+LOGS_AGAIN_MS = 5_000
 
 Limit = Annotated[int, Meta(ge=1, le=500)]
 Label = Annotated[str, Meta(min_length=2, max_length=400, pattern=r"\A[^=]+=.*\Z")]
@@ -141,8 +141,13 @@ async def get_workload(request: Request) -> Reply:
     wait_ms = request.query(GetQuery).wait_ms
     ask = Ask(caller=request.caller, body=None, id=request.path_params["id"])
     found = await request.app.readers.read(workloads.get, ask)
+
+    async def ended() -> bool:
+        found = await request.app.readers.read(workloads.get, ask)
+        return found.state in workloads.SETTLED_STATES
+
     if wait_ms and found.state not in workloads.SETTLED_STATES:
-        await _ended(request, ask, wait_ms)
+        await request.app.polls.until(request, ask.id, wait_ms, ended, "workload")
         found = await request.app.readers.read(workloads.get, ask)
     return reply(200, found)
 
@@ -167,14 +172,20 @@ async def list_workload_logs(request: Request) -> Reply:
         id=request.path_params["id"],
     )
     ends_s = time.monotonic() + asked.wait_ms / 1_000
-    while True:
+    lines = Logs([], final=False)
+
+    async def there() -> bool:
+        nonlocal lines
         lines = await request.app.readers.read(workloads.logs, ask)
-        left_ms = int((ends_s - time.monotonic()) * 1_000)
-        if lines.items or lines.final or left_ms <= 0:
+        return bool(lines.items or lines.final)
+
+    while (left_ms := int((ends_s - time.monotonic()) * 1_000)) > 0:
+        wait_ms = min(left_ms, LOGS_AGAIN_MS)
+        why = await request.app.polls.until(request, ask.id, wait_ms, there, "workload", "log")
+        if why in ("there", "stop"):
             return reply(200, lines)
-        why = await _ended(request, ask, min(left_ms, LOGS_AGAIN_MS))
-        if why == "stop":
-            return reply(200, lines)
+    await there()
+    return reply(200, lines)
 
 
 async def cancel(request: Request) -> Reply:
@@ -234,29 +245,6 @@ async def _stretch(request: Request, rule: Any) -> Reply:
     body = After(asked.after, asked.limit)
     ask = Ask(caller=request.caller, body=body, id=request.path_params["id"])
     return reply(200, await request.app.readers.read(rule, ask))
-
-
-async def _ended(request: Request, ask: Ask[Any], wait_ms: int) -> str:
-    """Wait, without a permit, until the workload has ended or the wait is over; why it is.
-
-    A key that ends meanwhile is refused as at the door.
-    """
-    polls, key_id = request.app.polls, request.caller.key_id
-    with (
-        request.parked() as poll,
-        polls.watching("workload", ask.id, lambda: poll.wake("ended")),
-        polls.watching("key", key_id, lambda: poll.wake("key")),
-    ):
-        # It may have ended between the first look and the watching.
-        found = await request.app.readers.read(
-            workloads.get, Ask(caller=request.caller, body=None, id=ask.id)
-        )
-        if found.state in workloads.SETTLED_STATES:
-            return "ended"
-        why = await poll.wait(wait_ms)
-    if why == "key":
-        await request.app.door.authenticate(request)
-    return why
 
 
 def _may_read(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Hundreds who follow a log cost nothing while nothing is logged: they are told, they do not ask."""
+"""Hundreds who follow a log cost nothing while nothing is logged: they are told and do not ask."""
 
 import asyncio
 from types import SimpleNamespace

@@ -79,7 +79,6 @@ class Run(NamedTuple):
 
     trace: list[str]
     reached: Counter[str]
-    deaths: Counter[tuple[str, int, int]]
 
 
 def run(seed: int, steps: int = STEPS) -> Run:
@@ -94,7 +93,7 @@ def run(seed: int, steps: int = STEPS) -> Run:
         raise Failure(seed, world.trace, error) from error
     finally:
         world.close()
-    return Run(world.trace, world.oracle.reached, world.deaths)
+    return Run(world.trace, world.oracle.reached)
 
 
 # -- the storm -------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import math
 import pickle
 import sqlite3
 import zlib
-from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -55,8 +54,6 @@ class World:
         self.oracle = Oracle()
         self.backups: list[Backup] = []
         self.trace: list[str] = []
-        #: Statements at which a process died, by verb: (statement, of how many).
-        self.deaths: Counter[tuple[str, int, int]] = Counter()
         self.mark: Mark | None = None
         self.fresh_number = 0
         self.faults = True
@@ -124,7 +121,7 @@ class World:
         looked = len(calls) == 1 and self.rng.random() < 0.2
         before = self._digest() if looked else 0
         if fault.kind in ("crash", "full") and not fault.at:
-            fault = fault._replace(at=self._choose_statement(list(calls), fault))
+            fault = fault._replace(at=self.rng.randint(1, self.count(*calls)))
         try:
             self._run(list(calls), fault)
         except Crash:
@@ -235,17 +232,9 @@ class World:
         return Guard(PATH, self.clock.now, OUTAGE_MS, self._before_batch, self._before_commit, None)
 
     def count(self, *calls: Call) -> int:
-        """How many statements a batch of these would run; nothing of it stays."""
+        """How many statements a batch of these would run, BEGIN and COMMIT too; nothing stays."""
         self._run(list(calls), rehearsal=True)
         return self._line.crossed
-
-    def _choose_statement(self, calls: list[Call], fault: Fault) -> int:
-        """One of the statements this batch will run, BEGIN and COMMIT included."""
-        crossed = self.count(*calls)
-        at = self.rng.randint(1, crossed)
-        if fault.kind == "crash":
-            self.deaths[calls[0].verb, at, crossed] += 1
-        return at
 
     # -- the keeper --------------------------------------------------------------------------
 

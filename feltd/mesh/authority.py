@@ -187,7 +187,7 @@ def settle(tx: Tx, now: Now, worker_id: str, *, limit: int | None = None) -> lis
         },
     )
     if grant is not None:
-        _cut(tx, now, worker_id, grant)
+        cut(tx, now, worker_id, grant)
     tx.tell("worker", worker_id)
     return ended
 
@@ -220,6 +220,21 @@ def end(tx: Tx, now: Now, claims: Iterable[Row]) -> list[str]:
         ).claim_id
         for claim in claims
     ]
+
+
+def cut(tx: Tx, now: Now, worker_id: str, grant: Grant) -> None:
+    """No lease of a worker outlives its grant: bring in those that a new, earlier end overtook."""
+    ends_at_ms = now.lease_from_wall(grant.chain_expires_at_ms)
+    for claim in tx.rows(HELD, {"worker_id": worker_id}):
+        if claim["expires_at_ms"] > ends_at_ms:
+            tx.change(
+                CUT_LEASE,
+                {
+                    "workload_id": claim["workload_id"],
+                    "fencing_token": claim["fencing_token"],
+                    "ends_at_ms": ends_at_ms,
+                },
+            )
 
 
 def room(tx: Tx, grant: Grant | None, worker_id: str) -> None:
@@ -301,18 +316,3 @@ def _columns(left: terms.Terms) -> dict[str, object]:
         "workload_kinds": encode(left.workload_kinds).decode(),
         "labels": encode(left.labels).decode(),
     }
-
-
-def _cut(tx: Tx, now: Now, worker_id: str, grant: Grant) -> None:
-    """No lease outlives the grant: cut those that a new, earlier end has overtaken."""
-    ends_at_ms = now.lease_from_wall(grant.chain_expires_at_ms)
-    for claim in tx.rows(HELD, {"worker_id": worker_id}):
-        if claim["expires_at_ms"] > ends_at_ms:
-            tx.change(
-                CUT_LEASE,
-                {
-                    "workload_id": claim["workload_id"],
-                    "fencing_token": claim["fencing_token"],
-                    "ends_at_ms": ends_at_ms,
-                },
-            )

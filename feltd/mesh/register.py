@@ -233,6 +233,8 @@ def _same_process(tx: Tx, now: Now, row: Row, said: dict[str, object], grant: Gr
             )
         tx.change(TAKE_CONTENT, {**said, "worker_id": row["worker_id"]})
         authority.end(tx, now, exceeding)
+        if grant is not None:
+            authority.cut(tx, now, row["worker_id"], grant)
         tx.tell("worker", row["worker_id"])
     if row["drain_until"] == "registered":
         drain.lift(tx, row["worker_id"])

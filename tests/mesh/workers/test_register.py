@@ -101,6 +101,20 @@ def test_a_label_that_looks_like_a_secret_is_refused_without_echo(house: House) 
     assert "hunter2" not in str(refused.facts) + refused.detail
 
 
+def test_a_lease_does_not_outlive_the_grant_its_worker_changed_to(house: House) -> None:
+    edge = house.worker()
+    [held] = edge.takes(lease_ms=600_000)
+    ends_at_ms = house.mesh.now.wall_ms + 60_000
+    shorter = house.grant_for("registrar", expires_at_ms=ends_at_ms)
+
+    assert house.registers(grant=shorter).worker.claims == [held.claim_id]
+
+    lease = house.mesh.row(
+        "SELECT expires_at_ms FROM workloads WHERE workload_id = :id", id=held.workload_id
+    )
+    assert lease["expires_at_ms"] == house.mesh.now.lease_from_wall(ends_at_ms)
+
+
 def test_a_key_that_is_issued_is_a_deed_though_nothing_else_changes(house: House) -> None:
     house.registers()
     deeds = "SELECT count(*) FROM audit WHERE action = 'register'"

@@ -9,9 +9,9 @@ from tests.daemon.conftest import daemons as daemons
 from tests.daemon.running import Daemon
 
 SLIPS = [
-    "UPDATE keys SET scopes = 'workloads:read' WHERE key_id = ?",
+    "UPDATE keys SET scopes = '[workloads:read]' WHERE key_id = ?",
     "UPDATE keys SET tenants = '[1]' WHERE key_id = ?",
-    "UPDATE keys SET namespaces = '' WHERE key_id = ?",
+    "UPDATE keys SET namespaces = '[default]' WHERE key_id = ?",
     "UPDATE keys SET secret_digest = 'sha256:' || printf('%064d', 0) || '' WHERE key_id = ?",
     "UPDATE keys SET secret_digest = 'sha256:' || printf('%.64c', 'z') WHERE key_id = ?",
 ]

@@ -15,6 +15,7 @@ from msgspec.json import encode
 
 from feltd.errors import Refused
 from feltd.mesh import placement as rules
+from feltd.mesh.fits import Fits
 from feltd.model.workload import Placement, Resources
 from feltd.store.tx import Row, Tx
 
@@ -25,8 +26,6 @@ SEEK_MAX = 8
 #: So many heads are looked at in order before those that fit are sought one by one: a worker that
 #: fits most work finds it here, one that fits little is not made to read what others leave lying.
 WALK_ROWS = 8
-#: A pull may narrow the kinds; so many narrowings of one worker are remembered.
-NARROWINGS_MAX = 8
 #: Demands without live work that one creation clears away when its application is full.
 SPARED_MAX = 64
 #: How many demands with due work are counted for an empty answer.
@@ -206,19 +205,26 @@ class Fit(Struct, frozen=True):
 
 
 class _Known(Struct):
-    """The demands of one application as they were read, oldest first; `upto` is the newest id."""
+    """The demands of one application as they were read, oldest first; `upto` is the newest id.
 
+    `born` is the generation at which the list was begun: two lists of one have the same rows.
+    """
+
+    born: int
     generation: int
     upto: int
     wanted: list[tuple[int, rules.Wanted]]
 
 
 class _Held(Struct, frozen=True):
-    """A fit as it was found: for which versions, over which list, how far into it."""
+    """A fit as it was found: for which versions, over which list, how far into it.
+
+    The list is named, not held: of a worker that is gone nothing large stays.
+    """
 
     stamp: tuple[int, ...]
     generation: int
-    known: _Known
+    born: int
     tested: int
     fit: Fit
 
@@ -281,27 +287,26 @@ def fitting(tx: Tx, worker: Row | Mapping[str, Any], kinds: tuple[str, ...] = ()
     """
     generation = _generation(tx, worker)
     stamp = (worker["incarnation"], worker["content_version"], worker["capability_version"])
-    memo: dict[tuple[str, ...], _Held] = tx.memo.setdefault(("fitting", worker["worker_id"]), {})
-    held = memo.get(kinds)
+    fits: Fits[_Held] = tx.memo.get("fits") or tx.memo.setdefault("fits", Fits())
+    held = fits.get(worker["worker_id"], kinds)
     if held is not None and held.stamp == stamp and held.generation == generation:
         return held.fit
     known = _known(tx, worker["tenant_id"], worker["application_id"], generation)
-    tested, fits = 0, set[int]()
-    if held is not None and held.stamp == stamp and held.known is known:
-        tested, fits = held.tested, set(held.fit.demand_ids)
+    tested, fitting_ids = 0, set[int]()
+    if held is not None and held.stamp == stamp and held.born == known.born:
+        tested, fitting_ids = held.tested, set(held.fit.demand_ids)
     offered = rules.of_worker(worker)
     for demand_id, wanted in known.wanted[tested:]:
         if not rules.unfit(offered, wanted) and (not kinds or rules.takes(kinds, wanted)):
-            fits.add(demand_id)
+            fitting_ids.add(demand_id)
     fit = Fit(
         tenant_id=worker["tenant_id"],
         application_id=worker["application_id"],
-        demand_ids=frozenset(fits),
-        packed="".join(f"{demand_id:0{ID_WIDTH}d}" for demand_id in sorted(fits)),
+        demand_ids=frozenset(fitting_ids),
+        packed="".join(f"{demand_id:0{ID_WIDTH}d}" for demand_id in sorted(fitting_ids)),
     )
-    if len(memo) >= NARROWINGS_MAX and kinds not in memo:
-        memo.clear()
-    memo[kinds] = _Held(stamp, generation, known, len(known.wanted), fit)
+    found = _Held(stamp, generation, known.born, len(known.wanted), fit)
+    fits.keep(worker["worker_id"], kinds, found, len(fitting_ids))
     return fit
 
 
@@ -380,7 +385,7 @@ def _generation(tx: Tx, worker: Row | Mapping[str, Any]) -> int:
 
 def _known(tx: Tx, tenant_id: str, application_id: str, generation: int) -> _Known:
     key = ("demands", tenant_id, application_id)
-    known: _Known = tx.memo.setdefault(key, _Known(generation=0, upto=0, wanted=[]))
+    known: _Known = tx.memo.setdefault(key, _Known(generation, 0, 0, []))
     if known.generation != generation:
         owner = {"tenant_id": tenant_id, "application_id": application_id}
         for row in tx.rows(NEWER, {**owner, "after": known.upto}):

@@ -1,11 +1,10 @@
 """Takes back what its holder let lapse: the keeper's bounded pass over ended leases."""
 
-from contextlib import suppress
 from functools import partial
 
 from feltd.clock import Now
 from feltd.mesh.attempts import End, end_claim
-from feltd.store.tx import Tx
+from feltd.store.tx import Kept, Tx
 
 LAPSED = """
 SELECT w.workload_id, w.fencing_token, w.expires_at_ms
@@ -21,11 +20,12 @@ def recover(tx: Tx, limit: int, now: Now) -> int:
     """End up to `limit` claims whose lease is over, the longest over first; how many it ended.
 
     The end is written only where the lease is still over and the token is the one found. Each
-    claim stands alone: one that cannot be ended stays, and the others go on. Repeating ends
-    what lapsed since.
+    claim stands alone: one that cannot be ended stays, the others go on, and INTERNAL is raised
+    when all have had their turn, so that the keeper's failure shows. Repeating ends what lapsed
+    since.
     """
     lapsed = tx.rows(LAPSED, {"now_ms": now.lease_ms, "limit": limit})
-    ended = 0
+    ended, stuck = 0, list[str]()
     for row in lapsed:
         workload_id = row["workload_id"]
         message = f"the lease ended at {row['expires_at_ms']} without a renewal"
@@ -35,8 +35,13 @@ def recover(tx: Tx, limit: int, now: Now) -> int:
             fencing_token=row["fencing_token"],
             lapsed=True,
         )
-        # What cannot be ended breaks a promise: `feltd check` names it, other leases go on.
-        with suppress(Exception):
+        try:
             tx.attempt(partial(end_claim, tx, now, workload_id, end))
             ended += 1
+        except Exception as error:
+            if tx.lost is not None:
+                raise
+            stuck.append(f"{workload_id}: {error!r}")
+    if stuck:
+        raise Kept("INTERNAL", f"{len(stuck)} lapsed claims cannot be ended, first {stuck[0]}")
     return ended

@@ -178,6 +178,7 @@ def test_one_claim_that_cannot_be_ended_does_not_keep_the_others(mesh: Mesh) -> 
     mesh.hand("UPDATE workloads SET retry_policy = '{no json}' WHERE workload_id = :id", id=broken)
     mesh.later(ms=1_000)
 
-    mesh.sweep()
+    told = mesh.refused(mesh.sweep)
 
     assert (mesh.state(broken), mesh.state(sound)) == ("CLAIMED", "READY")
+    assert told == "INTERNAL", "the keeper must see it, and /health with it"

@@ -191,11 +191,11 @@ def test_a_flood_of_wrong_keys_costs_no_thread_and_nobody_else_anything(
 def test_a_call_that_came_too_late_changed_nothing_and_one_that_began_is_answered(
     daemons: Callable[..., Daemon],
 ) -> None:
-    """BC-036: a deadline of 100 ms, and commits that take 1.5 s."""
+    """BC-036: a deadline of 100 ms, and commits that take 2.5 s."""
     daemon = daemons("feltd.db", "--request-deadline-ms", "100", "--tick-ms", "60000").start()
     mesh = people(daemon)
     daemon.stop()
-    daemon.start(env={"FELTD_TEST_SLOW_COMMIT_MS": "1500"})
+    daemon.start(env={"FELTD_TEST_SLOW_COMMIT_MS": "2500"})
 
     def post(key: str) -> Answer:
         body = {"definition_id": "extract", "idempotency_key": key}

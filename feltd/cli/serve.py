@@ -13,7 +13,7 @@ from feltd.config import Config, ConfigProblem, hooks
 from feltd.daemon.logs import begin_log
 from feltd.daemon.place import HELD, no_database, take_lock
 from feltd.daemon.run import Daemon
-from feltd.store.lock import LockHeld
+from feltd.store.lock import DataLock, LockHeld
 
 
 @click.command(
@@ -37,8 +37,8 @@ def serve(config_file: Path | None, **flags: Any) -> int:
     if not config.path.exists() and not config.path.is_symlink():
         raise no_database(config.path)
     try:
-        with take_lock(config.path):
-            return asyncio.run(_serve(config))
+        with take_lock(config.path) as lock:
+            return asyncio.run(_serve(config, lock))
     except LockHeld as held:
         click.echo(f"error: {held}", err=True)
         return HELD
@@ -49,8 +49,8 @@ def serve(config_file: Path | None, **flags: Any) -> int:
         raise click.UsageError(str(problem)) from None
 
 
-async def _serve(config: Config) -> int:
-    return await Daemon(config, hooks()).run(_tell)
+async def _serve(config: Config, lock: DataLock) -> int:
+    return await Daemon(config, hooks(), lock).run(_tell)
 
 
 def _tell(url: str) -> None:

@@ -17,6 +17,7 @@ from feltd.errors import Refused
 from feltd.identity import keys
 from feltd.keeper import Chore, Entry, rules
 from feltd.mesh import ledger, promises
+from feltd.store.lock import LockHeld
 from feltd.store.tx import Tx
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def table(daemon: "Daemon") -> tuple[Entry | Chore, ...]:
         Chore("probe", PROBE_EVERY_MS, chores.probe),
         Chore("note_key_use", NOTE_KEY_USE_EVERY_MS, chores.note_key_use),
         Chore("check_foreign_writes", 0, chores.check_foreign_writes),
+        Chore("lock", 0, chores.lock),
         Chore("mark", 0, chores.mark),
         *((Chore("audit_file", 0, chores.audit_file),) if daemon.config.audit else ()),
     )
@@ -87,6 +89,13 @@ class Chores:
         used = self._daemon.context.door.take_used()
         if used:
             await self._daemon.writer.submit(keys.note_used, used)
+
+    async def lock(self) -> None:
+        """Hold the lock on, also when somebody removed its file; end when another has it."""
+        try:
+            await asyncio.to_thread(self._daemon.lock.renew)
+        except LockHeld as held:
+            self._daemon.die(held)
 
     async def mark(self) -> None:
         """Write the mark beside the database, when it would say something new."""

@@ -36,6 +36,7 @@ from feltd.keeper import Keeper
 from feltd.mesh import events, ledger, measures, vitals
 from feltd.store import migrate, private
 from feltd.store.connect import StoreProblem, open_reader
+from feltd.store.lock import DataLock
 from feltd.store.probe import Probe
 from feltd.store.readers import Readers
 from feltd.store.tx import Tx
@@ -63,8 +64,9 @@ class Daemon:
     keeper: Keeper
     server: Server
 
-    def __init__(self, config: Config, hooks: Hooks) -> None:
+    def __init__(self, config: Config, hooks: Hooks, lock: DataLock) -> None:
         self.config = config
+        self.lock = lock
         self.stop = asyncio.Event()
         #: Why it stops, when it did not choose to.
         self.fatal: BaseException | None = None
@@ -114,7 +116,7 @@ class Daemon:
             before_commit=self._seal,
             after_commit=self._tell,
             on_foreign_write=self._note_foreign_write,
-            on_fatal=self._die,
+            on_fatal=self.die,
             observer=self.metrics,
         )
         if opened.credited_ms:
@@ -233,7 +235,7 @@ class Daemon:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._die(error)
+            self.die(error)
 
     async def _feed_watchdog(self) -> None:
         """Tell systemd that the daemon lives, each time after a read and a write came back."""
@@ -312,7 +314,8 @@ class Daemon:
             self.context.door.told(topic, key)
             self.context.polls.told(topic, key)
 
-    def _die(self, error: BaseException) -> None:
+    def die(self, error: BaseException) -> None:
+        """Stop in order because of an error that no repetition can mend; the exit code is 1."""
         if self.fatal is None:
             self.fatal = error
             log.critical("the daemon cannot go on", error=repr(error))

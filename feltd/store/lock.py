@@ -40,8 +40,21 @@ class LockHeld(Exception):
 class DataLock:
     """The lock in hand; leaving the `with` block or `release()` gives it up. So does any exit."""
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, path: Path, handle: int) -> None:
+        self._path = path
         self._handle: int | None = handle
+
+    def renew(self) -> None:
+        """Take the lock anew where somebody removed or replaced its file; else do nothing.
+
+        Blocks for up to a fifth of a second. Raises LockHeld when another process was faster: two
+        daemons then have the database, and this one must end.
+        """
+        if self._handle is None or _is_file(_lock_path(self._path), self._handle):
+            return
+        fresh = take(self._path)
+        self.release()
+        self._handle, fresh._handle = fresh._handle, None
 
     def release(self) -> None:
         """Give the lock up; repeating does nothing."""
@@ -83,7 +96,7 @@ def take(path: Path) -> DataLock:
     except BaseException:
         os.close(handle)
         raise
-    return DataLock(handle)
+    return DataLock(path, handle)
 
 
 def holder(path: Path) -> Held | None:
@@ -103,6 +116,13 @@ def holder(path: Path) -> Held | None:
 
 def _lock_path(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
+
+
+def _is_file(lock: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(lock), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def _read(handle: int) -> Held:

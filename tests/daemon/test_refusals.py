@@ -47,6 +47,22 @@ def test_a_second_daemon_names_the_first_and_leaves_with_75(daemon: Daemon) -> N
     second.close()
 
 
+def test_a_daemon_whose_lock_file_was_removed_takes_it_anew(daemon: Daemon) -> None:
+    lock = daemon.data.with_name(daemon.data.name + ".lock")
+    lock.unlink()
+    until_s = time.monotonic() + PATIENCE_S
+    while not lock.exists():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+    second = Daemon(daemon.data, "--tick-ms", "50")
+    process = second.spawn()
+
+    assert process.wait(PATIENCE_S) == 75
+    assert daemon.get("/health")["keeper"] == "healthy"
+    second.close()
+
+
 def test_a_missing_database_names_the_command_that_makes_one(tmp_path: Path) -> None:
     missing = Daemon(tmp_path / "feltd.db")
     code, told = refused(missing)

@@ -58,3 +58,25 @@ def test_a_look_at_the_lock_does_not_take_it(path: Path) -> None:
 def test_the_lock_never_touches_the_database(path: Path) -> None:
     with lock.take(path):
         assert not path.exists()
+
+
+def test_a_lock_whose_file_was_removed_is_taken_anew(path: Path) -> None:
+    with lock.take(path) as held:
+        path.with_name(path.name + ".lock").unlink()
+        assert lock.holder(path) is None
+
+        held.renew()
+
+        found = lock.holder(path)
+        assert found is not None
+        assert found.pid == os.getpid()
+        with pytest.raises(LockHeld):
+            lock.take(path)
+    assert lock.holder(path) is None
+
+
+def test_whoever_removed_the_file_and_took_the_lock_has_it(path: Path) -> None:
+    with lock.take(path) as slow:
+        path.with_name(path.name + ".lock").unlink()
+        with lock.take(path), pytest.raises(LockHeld):
+            slow.renew()

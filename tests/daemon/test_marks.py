@@ -17,6 +17,7 @@ from feltd.clock import Now
 from feltd.config import Config, Hooks
 from feltd.daemon import start
 from feltd.daemon.marks import CEILING_ROOM, IDLE_MS, Marker
+from feltd.daemon.place import take_lock
 from feltd.daemon.run import Daemon as InProcess
 from feltd.errors import Refused
 from feltd.mesh import ledger
@@ -112,7 +113,8 @@ async def test_a_large_file_is_checked_beside_serving(
     monkeypatch.setattr(start, "CHECK_BEFORE_BYTES_MAX", 0)
     config = Config(data=str(made.data), port=0, tick_ms=50)
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    running = InProcess(config, Hooks())
+    lock = take_lock(made.data)
+    running = InProcess(config, Hooks(), lock)
     run = asyncio.create_task(running.run(url.set_result))
     address = await url
     async with asyncio.timeout(60):
@@ -124,6 +126,7 @@ async def test_a_large_file_is_checked_beside_serving(
     assert (ready["ready"], ready["code"]) == (False, "STORAGE_PROBE_FAILED")
     running.begin_stop("test")
     assert await run == 0
+    lock.release()
 
 
 @pytest.mark.anyio
@@ -142,13 +145,15 @@ async def test_a_stop_ends_a_check_of_the_pages_that_would_take_for_ever(
 
     monkeypatch.setattr(start, "CHECK_BEFORE_BYTES_MAX", 0)
     monkeypatch.setattr(migrate, "quick_check", check)
-    running = InProcess(Config(data=str(made.data), port=0, tick_ms=50), Hooks())
+    lock = take_lock(made.data)
+    running = InProcess(Config(data=str(made.data), port=0, tick_ms=50), Hooks(), lock)
     url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     run = asyncio.create_task(running.run(url.set_result))
     await url
     await asyncio.to_thread(began.wait)
     running.begin_stop("test")
     assert await run == 0
+    lock.release()
     assert mark(made.data).clean
 
 

@@ -93,6 +93,8 @@ def registered(history: History, call: Call) -> None:
         worker.last_seen_at_ms,
     )
     saw(history, worker)
+    # The same process may have come with another grant, which ends earlier.
+    _cut(history, history.peers[worker.worker_id], call.now)
     if answer.worker_key is not None:
         _end_issued(history, worker.worker_id, worker.incarnation + 1)
         key_id = bearer.parse(answer.worker_key)
@@ -196,11 +198,18 @@ def replaced(history: History, call: Call) -> None:
     for peer in history.peers.values():
         if peer.grant_id in changed and cap is not None:
             peer.concurrency = min(peer.concurrency, cap)
-    for hold in history.live():
-        peer = history.peers[hold.worker_id]
-        chain_ms = history.chain_ends_ms(peer.grant_id)
-        if peer.grant_id in changed and chain_ms is not None:
-            hold.low_ms = min(hold.low_ms, call.now.lease_from_wall(chain_ms))
+    for peer in history.peers.values():
+        if peer.grant_id in changed:
+            _cut(history, peer, call.now)
+
+
+def _cut(history: History, peer: Peer, now: Now) -> None:
+    """Leases of a worker may have moved in to the end of its grant."""
+    chain_ms = history.chain_ends_ms(peer.grant_id)
+    for token in history.live_of(peer.worker_id):
+        hold = history.holds[token]
+        if chain_ms is not None:
+            hold.low_ms = min(hold.low_ms, now.lease_from_wall(chain_ms))
 
 
 def key_made(history: History, call: Call) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_the_demo_recovers_refuses_checks_and_leaves_nothing(tmp_path: Path) -> 
 def test_a_demo_whose_daemon_dies_fails_and_leaves_nothing(tmp_path: Path) -> None:
     typed = Typed(tmp_path, TMPDIR=str(tmp_path))
     playing = subprocess.Popen(
-        (*FELTD, "demo"), env=typed.env, cwd=tmp_path, stdout=subprocess.PIPE,
+        (*HEARS_SIGINT, *FELTD, "demo"), env=typed.env, cwd=tmp_path, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert playing.stdout is not None
@@ -51,6 +52,15 @@ def test_a_demo_whose_daemon_dies_fails_and_leaves_nothing(tmp_path: Path) -> No
     assert "UNREACHABLE" in trouble
     assert "Traceback" not in trouble
     assert list(tmp_path.iterdir()) == []
+
+
+#: A shell starts what it puts in the background with SIGINT ignored, and so would what it starts.
+HEARS_SIGINT = (
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+    " os.execv(sys.argv[1], sys.argv[1:])",
+)
 
 
 @pytest.mark.timeout(180)

@@ -37,7 +37,7 @@ def test_the_demo_recovers_refuses_checks_and_leaves_nothing(tmp_path: Path) -> 
 def test_a_demo_whose_daemon_dies_fails_and_leaves_nothing(tmp_path: Path) -> None:
     typed = Typed(tmp_path, TMPDIR=str(tmp_path))
     playing = subprocess.Popen(
-        (*HEARS_SIGINT, *FELTD, "demo"), env=typed.env, cwd=tmp_path, stdout=subprocess.PIPE,
+        (*FELTD, "demo"), env=typed.env, cwd=tmp_path, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert playing.stdout is not None
@@ -68,7 +68,7 @@ HEARS_SIGINT = (
 def test_a_demo_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     typed = Typed(tmp_path, TMPDIR=str(tmp_path))
     playing = subprocess.Popen(
-        (*FELTD, "demo"), env=typed.env, cwd=tmp_path, stdout=subprocess.PIPE,
+        (*HEARS_SIGINT, *FELTD, "demo"), env=typed.env, cwd=tmp_path, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert playing.stdout is not None

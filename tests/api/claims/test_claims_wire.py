@@ -1,5 +1,6 @@
 """Claims as transcripts: every verb over HTTP with real keys."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,7 @@ def test_a_full_daemon_sheds_the_claim_part_alone(tmp_path: Path) -> None:
 
         def crowded() -> bool:
             busy = Waiting(lambda: worker.call("claims", {"request_id": "x"}))
+            time.sleep(0.05)  # it is at work for 200 ms
             answer = worker.call(
                 "exchange",
                 {

@@ -32,13 +32,16 @@ def file() -> Iterator[sqlite3.Connection]:
     tx = Tx(conn)
     ledger.begin(tx, "instance_1", NOW)
     conn.execute("UPDATE ledger SET recover_slack_ms = 100, served_at_ms = 1, lease_ms = 1000")
-    conn.execute("INSERT INTO applications VALUES ('t', 'a', 1, 1)")
+    conn.execute(
+        "INSERT INTO applications (tenant_id, application_id, demand_generation, demands)"
+        " VALUES ('t', 'a', 1, 1)"
+    )
     conn.execute(
         "INSERT INTO demands (demand_id, tenant_id, application_id, definition_id,"
         " definition_revision, capabilities, resources, placement, digest, head_rank, head_seq)"
         " VALUES (1, 't', 'a', 'extract', '1', '[]', '{}', '{}', 'd', 0, 1)"
     )
-    conn.execute("INSERT INTO lanes VALUES (1, 1, 0, 1)")
+    conn.execute("INSERT INTO lanes (lane_id, demand_id, head_rank, head_seq) VALUES (1, 1, 0, 1)")
     conn.execute(GRANT)
     worker(conn, "worker_a", authorization_grant_id="grant_1", declared_capabilities='["c"]')
     conn.execute("UPDATE workers SET lifecycle = 'READY', lifecycle_cause = 'verb'")

@@ -90,6 +90,7 @@ ALTER TABLE workloads ADD COLUMN group_name TEXT;  -- the group it belongs to, n
 ALTER TABLE workloads ADD COLUMN concurrency TEXT;  -- JSON {key, limit} as asked, null: none
 ALTER TABLE workloads ADD COLUMN rate TEXT;  -- JSON {key, limit, period_ms} as asked, null: none
 ALTER TABLE workloads ADD COLUMN pool_id TEXT;  -- the pool its placement names, null: none
+ALTER TABLE workloads ADD COLUMN requeued_at_ms INTEGER;  -- lease time of the last requeue, null: none; total_ms runs from it
 ALTER TABLE workloads ADD COLUMN gated INTEGER NOT NULL DEFAULT 0 CHECK (gated IN (0, 1));  -- 1: a pool, concurrency key or rate key counts its claims
 CREATE INDEX workloads_of_group ON workloads (tenant_id, group_name, state, seq) WHERE group_name IS NOT NULL;
 

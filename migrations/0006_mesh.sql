@@ -164,7 +164,7 @@ CREATE TABLE decisions (
   candidates         TEXT    NOT NULL,         -- JSON array of the eligible, with the key each was ordered by
   refused            TEXT    NOT NULL,         -- JSON array of the others, each with its first rule and all of them
   inputs             TEXT    NOT NULL,         -- JSON object: everything that was read to decide
-  inputs_digest      TEXT    NOT NULL,         -- SHA-256, hex, of inputs
+  inputs_digest      TEXT    NOT NULL,         -- SHA-256, hex, of inputs but for the instants in them, which move on by themselves
   decided_by         TEXT    NOT NULL,         -- kind:id
   at_ms              INTEGER NOT NULL,         -- lease time
   CHECK (candidates GLOB '[[]*]'),
@@ -187,3 +187,10 @@ CREATE TABLE fences (
 CREATE TRIGGER fences_grow BEFORE UPDATE OF highest ON fences
 WHEN NEW.highest < OLD.highest
 BEGIN SELECT RAISE(ABORT, 'a fence never goes down'); END;
+CREATE INDEX fences_by_height ON fences (highest, tenant_id, resource);
+
+-- How many fences a tenant has, so that a bound on them costs no count.
+CREATE TABLE fence_counts (
+  tenant_id TEXT    PRIMARY KEY,               -- whose
+  fences    INTEGER NOT NULL DEFAULT 0 CHECK (fences >= 0)  -- rows of it in fences
+) STRICT, WITHOUT ROWID;

@@ -101,9 +101,9 @@ UPDATE workloads
  WHERE workload_id = :workload_id
    AND state = 'READY'
    AND eligible_at_ms <= :now_ms
-RETURNING workload_id, tenant_id, application_id, state, fencing_token, claim_worker_id,
+RETURNING workload_id, tenant_id, application_id, state, fencing_token, claim_worker_id, input,
           attempt_number, expires_at_ms, lane_id, demand_id, definition_id, definition_revision,
-          environment, capability_snapshot, connection_scopes, traceparent, input
+          environment, capability_snapshot, connection_scopes, timeouts, runtime_policy, traceparent
 """
 
 WANTED = """

@@ -8,13 +8,13 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from msgspec import structs
 from msgspec.json import encode
 
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import grants, principals
-from feltd.mesh import demands, due, events, retry, secrets, terms, workloads
+from feltd.mesh import asked, demands, events, secrets, terms, workloads
+from feltd.mesh.asked import digest as body_digest
 from feltd.model.base import Ask, Caller
 from feltd.model.grant import Grant
 from feltd.model.workload import (
@@ -25,10 +25,7 @@ from feltd.model.workload import (
     Creation,
     Made,
     NewWorkload,
-    Placement,
     Refusal,
-    Resources,
-    RetryPolicy,
     Tombstone,
 )
 from feltd.store.tx import Row, Tx
@@ -56,13 +53,17 @@ INSERT INTO workloads (workload_id, tenant_id, application_id, idempotency_key, 
                        not_before_at_ms, ready_at_ms, created_at_ms, environment, definition_id,
                        definition_revision, trigger, requested_by, authorization_grant_id,
                        capability_snapshot, connection_scopes, retry_policy, placement, resources,
-                       on_worker_lost, labels, traceparent, body_sha256, input)
+                       on_worker_lost, labels, traceparent, body_sha256, input, timeouts,
+                       runtime_policy, dependencies, dependency_policy, group_name, concurrency,
+                       rate, pool_id, gated)
 VALUES (:workload_id, :tenant_id, :application_id, :idempotency_key, 'READY', :lane_id,
         :demand_id, :rank, :due, :eligible_at_ms, :max_attempts, :priority,
         :not_before_at_ms, :now_ms, :now_ms, :environment, :definition_id,
         :definition_revision, :trigger, :requested_by, :authorization_grant_id,
         :capability_snapshot, :connection_scopes, :retry_policy, :placement, :resources,
-        :on_worker_lost, :labels, :traceparent, :body_sha256, :input)
+        :on_worker_lost, :labels, :traceparent, :body_sha256, :input, :timeouts,
+        :runtime_policy, :dependencies, :dependency_policy, :group_name, :concurrency,
+        :rate, :pool_id, :gated)
 RETURNING seq
 """
 
@@ -114,14 +115,6 @@ def create_batch(tx: Tx, ask: Ask[Batch], now: Now) -> BatchAnswer:
     return BatchAnswer(items)
 
 
-def body_digest(filled: NewWorkload, text: bytes) -> str:
-    """SHA-256, hex, of what is asked, defaults filled in; `text` is the input as it is stored."""
-    digest = hashlib.sha256(encode(filled, order="deterministic"))
-    digest.update(b"\0")
-    digest.update(text)
-    return digest.hexdigest()
-
-
 def _in_batch(intake: _Intake, item: Creation, place: int) -> Made | Refusal:
     known = dict(intake.demands)
     try:
@@ -150,7 +143,7 @@ def _create(intake: _Intake, creation: Creation, place: int) -> Made | Tombstone
     _authorize(intake.caller, creation.body, grant)
     secrets.screen_labels(creation.body.labels)
     text = _input(creation)
-    body = _filled(creation.body, owner)
+    body = asked.filled(creation.body, owner)
     digest = body_digest(body, text)
     named = intake.tx.row(NAMED, {**owner, "idempotency_key": body.idempotency_key})
     if named is not None:
@@ -158,7 +151,7 @@ def _create(intake: _Intake, creation: Creation, place: int) -> Made | Tombstone
     demand_id, lane_id = _demand(intake, body, owner)
     row: dict[str, Any] = {
         **owner,
-        **_members(body, intake.now),
+        **asked.columns(body, grant, intake.now),
         "workload_id": _identity(intake.now, intake.fresh, place),
         "lane_id": lane_id,
         "demand_id": demand_id,
@@ -189,25 +182,6 @@ def _grant(intake: _Intake, grant_id: str | None) -> Grant | None:
     return found
 
 
-def _filled(body: NewWorkload, owner: Mapping[str, str]) -> NewWorkload:
-    """What is asked: defaults filled in, sets sorted, without what a repeat may say otherwise."""
-    policy = body.retry_policy or RetryPolicy()
-    return structs.replace(
-        body,
-        tenant_id=owner["tenant_id"],
-        application_id=owner["application_id"],
-        input=None,
-        capability_snapshot=_set(body.capability_snapshot),
-        connection_scopes=_set(body.connection_scopes),
-        retry_policy=structs.replace(policy, retry_on=_set(policy.retry_on)),
-        placement=body.placement or Placement(),
-        resources=body.resources or Resources(),
-        authorization_grant=None,
-        requested_by=None,
-        created_at_ms=None,
-    )
-
-
 def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tuple[int, int]:
     assert body.resources is not None
     assert body.placement is not None
@@ -216,7 +190,7 @@ def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tup
         body.definition_id,
         body.definition_revision,
         body.capability_snapshot,
-        _text([body.resources, body.placement]),
+        asked.text_of([body.resources, body.placement, body.concurrency, body.rate]),
     )
     found = intake.demands.get(kind)
     if found is None:
@@ -231,33 +205,6 @@ def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tup
             placement=body.placement,
         )
     return found
-
-
-def _members(body: NewWorkload, now: Now) -> dict[str, Any]:
-    """The columns of a new row that its body and the clock alone decide."""
-    assert body.retry_policy is not None
-    eligible_at_ms = due.eligible_at_ms(now, body.not_before_at_ms)
-    return {
-        "idempotency_key": body.idempotency_key,
-        "rank": retry.rank(eligible_at_ms, body.priority),
-        "due": int(eligible_at_ms <= now.lease_ms),
-        "eligible_at_ms": eligible_at_ms,
-        "max_attempts": body.retry_policy.max_attempts,
-        "priority": body.priority,
-        "not_before_at_ms": body.not_before_at_ms,
-        "now_ms": now.lease_ms,
-        "environment": body.environment,
-        "definition_id": body.definition_id,
-        "definition_revision": body.definition_revision,
-        "trigger": body.trigger,
-        "capability_snapshot": _text(body.capability_snapshot),
-        "connection_scopes": _text(body.connection_scopes),
-        "retry_policy": _text(body.retry_policy),
-        "placement": _text(body.placement),
-        "resources": _text(body.resources),
-        "on_worker_lost": body.on_worker_lost,
-        "labels": _text(body.labels),
-    }
 
 
 def _store(tx: Tx, now: Now, row: dict[str, Any]) -> None:
@@ -348,11 +295,3 @@ def _invalid(pointer: str, detail: str) -> Refused:
         f"{pointer}: {detail}",
         errors=[{"pointer": pointer, "detail": detail}],
     )
-
-
-def _set(names: tuple[str, ...]) -> tuple[str, ...]:
-    return names if len(names) < 2 else tuple(sorted(set(names)))
-
-
-def _text(value: object) -> str:
-    return encode(value, order="deterministic").decode()

@@ -16,7 +16,8 @@ from msgspec.json import encode
 from feltd.errors import Refused
 from feltd.mesh import placement as rules
 from feltd.mesh.fits import Fits
-from feltd.model.workload import Placement, Resources
+from feltd.model.policy import Placement, placement_text
+from feltd.model.workload import Resources
 from feltd.store.tx import Row, Tx
 
 #: A worker is compared with every demand of its application once: 2,000 comparisons take 2 ms.
@@ -59,9 +60,9 @@ UPDATE applications
 
 MAKE = """
 INSERT INTO demands (tenant_id, application_id, definition_id, definition_revision, capabilities,
-                     resources, placement, digest)
+                     resources, placement, pool_id, digest)
 VALUES (:tenant_id, :application_id, :definition_id, :definition_revision, :capabilities,
-        :resources, :placement, :digest)
+        :resources, :placement, :pool_id, :digest)
 RETURNING demand_id
 """
 
@@ -250,7 +251,7 @@ def find(
         "definition_revision": definition_revision,
         "capabilities": _text(sorted(set(capabilities))),
         "resources": _text(resources),
-        "placement": _text(placement),
+        "placement": placement_text(placement),
     }
     owner = {"tenant_id": tenant_id, "application_id": application_id}
     digest = hashlib.sha256(_text(list(asked.values())).encode()).hexdigest()
@@ -258,7 +259,7 @@ def find(
     if found is not None:
         return int(found["demand_id"]), int(found["lane_id"])
     _count_up(tx, owner)
-    made = tx.rows(MAKE, {**owner, **asked, "digest": digest})[0]
+    made = tx.rows(MAKE, {**owner, **asked, "pool_id": placement.pool_id, "digest": digest})[0]
     lane = tx.rows(MAKE_LANE, {"demand_id": made["demand_id"]})[0]
     return int(made["demand_id"]), int(lane["lane_id"])
 

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Raw
 
 from feltd.clock import Now
+from feltd.mesh import policies
 from feltd.model.base import Ask, Caller
 from feltd.model.claim import Claim, ClaimPage, ClaimQuery, ListedClaim
 from feltd.store.tx import Row, Tx
@@ -18,7 +19,7 @@ LIVE = """
 SELECT w.workload_id, w.tenant_id, w.application_id, w.state, c.fencing_token,
        w.claim_worker_id, c.number AS attempt_number, c.issued_at_ms, w.expires_at_ms,
        w.definition_id, w.definition_revision, w.environment, w.capability_snapshot,
-       w.connection_scopes, w.traceparent, w.input
+       w.connection_scopes, w.timeouts, w.runtime_policy, w.traceparent, w.input
   FROM claims c
   JOIN workloads w ON w.workload_id = c.workload_id
  WHERE c.fencing_token = :fencing_token
@@ -134,6 +135,8 @@ def shape(tx: Tx, row: Row, issued_at_ms: int, state: str) -> Claim:
         issued_at_ms=issued_at_ms,
         expires_at_ms=row["expires_at_ms"],
         input=_raw(row["input"]),
+        timeouts=_raw(row["timeouts"]),
+        runtime_policy=_raw(policies.told(row["runtime_policy"])),
         connection_scopes=_raw(row["connection_scopes"]),
         state=state,
         checkpoint=None if kept is None else _raw(kept["state"]),

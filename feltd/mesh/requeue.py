@@ -8,7 +8,8 @@ from feltd.errors import Refused
 from feltd.identity import audit, principals
 from feltd.mesh import demands, due, events, retry, workloads
 from feltd.model.base import Ask
-from feltd.model.workload import INPUT_BYTES_MAX, Placement, Requeue, Resources, Workload
+from feltd.model.policy import Placement
+from feltd.model.workload import INPUT_BYTES_MAX, Requeue, Resources, Workload
 from feltd.store.tx import Row, Tx
 
 REQUEUE = """

@@ -12,8 +12,10 @@ from msgspec.json import decode
 
 from feltd.clock import Now
 from feltd.identity import principals
+from feltd.mesh import policies
 from feltd.mesh.states import FINAL_STATES
 from feltd.model.base import Ask, Caller, Subject
+from feltd.model.policy import Concurrency, Placement, Rate, Timeouts
 from feltd.model.workload import (
     ANSWER_BYTES_MAX,
     After,
@@ -26,7 +28,6 @@ from feltd.model.workload import (
     LateResults,
     LoggedLine,
     Logs,
-    Placement,
     Resources,
     Result,
     RetryPolicy,
@@ -53,7 +54,9 @@ SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.idempotency_key, w
        w.trigger, w.requested_by, w.authorization_grant_id, w.capability_snapshot,
        w.connection_scopes, w.retry_policy, w.placement, w.resources, w.on_worker_lost, w.labels,
        w.traceparent, w.progress, w.failure_kind, w.failure_message, w.result_id, w.result_token,
-       w.resource_usage, w.artifacts, w.result_logs, w.input, w.output
+       w.resource_usage, w.artifacts, w.result_logs, w.input, w.output, w.timeouts,
+       w.runtime_policy, w.dependencies, w.dependency_policy, w.awaited, w.group_name,
+       w.concurrency, w.rate, w.pool_id, w.gated
   FROM workloads w
  WHERE w.workload_id = :workload_id
 """
@@ -197,6 +200,10 @@ def shape(row: Row | Mapping[str, Any], claims: list[Row], checkpoint: str | Non
         priority=row["priority"],
         idempotency_key=row["idempotency_key"],
         retry_policy=decode(row["retry_policy"], type=RetryPolicy),
+        timeouts=decode(row["timeouts"], type=Timeouts),
+        runtime_policy=policies.of(row["runtime_policy"]),
+        dependencies=decode(row["dependencies"], type=tuple[str, ...]),
+        dependency_policy=row["dependency_policy"],
         placement=decode(row["placement"], type=Placement),
         resources=decode(row["resources"], type=Resources),
         labels=decode(row["labels"]),
@@ -206,6 +213,9 @@ def shape(row: Row | Mapping[str, Any], claims: list[Row], checkpoint: str | Non
         attempts=_attempts(row, claims),
         cancel_requested=bool(row["cancel_requested"]),
         created_at_ms=row["created_at_ms"],
+        group=row["group_name"],
+        concurrency=decode(row["concurrency"] or "null", type=Concurrency | None),
+        rate=decode(row["rate"] or "null", type=Rate | None),
         on_worker_lost=row["on_worker_lost"],
         not_before_at_ms=row["not_before_at_ms"],
         current_claim=_holding(row, claims),

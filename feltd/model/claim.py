@@ -153,6 +153,8 @@ class Claim(Struct, frozen=True, omit_defaults=True, kw_only=True):
     issued_at_ms: int
     expires_at_ms: int
     input: Raw
+    timeouts: Raw
+    runtime_policy: Raw
     connection_scopes: Raw
     state: str
     checkpoint: Raw | None = None

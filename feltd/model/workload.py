@@ -21,6 +21,15 @@ from feltd.model.base import (
     Subject,
 )
 from feltd.model.grant import Token as GrantToken
+from feltd.model.policy import (
+    Concurrency,
+    Dependencies,
+    DependencyPolicy,
+    Placement,
+    Rate,
+    RuntimePolicy,
+    Timeouts,
+)
 
 #: Stored whole in a row and sent with each claim: larger input belongs elsewhere, by reference.
 INPUT_BYTES_MAX = 262_144
@@ -61,13 +70,6 @@ class RetryPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     retry_on: Annotated[tuple[EndKind, ...], Meta(max_length=256)] = RETRY_ON
 
 
-class Placement(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which workers may run it: every required label equal, no label of anti_affinity equal."""
-
-    required_labels: Labels = {}
-    anti_affinity: Labels = {}
-
-
 class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What it needs of a worker's resource profile; an absent member needs nothing."""
 
@@ -104,6 +106,13 @@ class NewWorkload(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     on_worker_lost: OnWorkerLost | None = None
     requested_by: Subject | None = None
     created_at_ms: Instant | None = None
+    timeouts: Timeouts | None = None
+    runtime_policy: RuntimePolicy | None = None
+    dependencies: Dependencies = ()
+    dependency_policy: DependencyPolicy = "all_completed"
+    group: Name | None = None
+    concurrency: Concurrency | None = None
+    rate: Rate | None = None
 
 
 class Creation(Struct, frozen=True):
@@ -238,6 +247,10 @@ class Workload(Struct, frozen=True, omit_defaults=True, kw_only=True):
     priority: int
     idempotency_key: str
     retry_policy: RetryPolicy
+    timeouts: Timeouts
+    runtime_policy: RuntimePolicy
+    dependencies: tuple[str, ...]
+    dependency_policy: DependencyPolicy
     placement: Placement
     resources: Resources
     labels: dict[str, str]
@@ -247,6 +260,9 @@ class Workload(Struct, frozen=True, omit_defaults=True, kw_only=True):
     attempts: list[Attempt]
     cancel_requested: bool
     created_at_ms: int
+    group: str | None = None
+    concurrency: Concurrency | None = None
+    rate: Rate | None = None
     on_worker_lost: OnWorkerLost | None = None
     not_before_at_ms: int | None = None
     current_claim: Holding | None = None
@@ -287,6 +303,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     definition_id: str | None = None
     worker_id: str | None = None
     trigger: str | None = None
+    group: str | None = None
     labels: dict[str, str] = {}
     failure_kind: str | None = None
     created_after_ms: int | None = None

@@ -8,13 +8,13 @@ from feltd.model.base import Caller, Subject
 from feltd.model.claim import Evict
 from feltd.model.grant import GrantConstraints, ReplaceGrant, ResourceScope, RevokeGrant
 from feltd.model.key import CreateKey
+from feltd.model.policy import Placement
 from feltd.model.worker import DrainRequest, Transition
 from feltd.model.workload import (
     Batch,
     Cancel,
     Creation,
     NewWorkload,
-    Placement,
     Requeue,
     Resources,
     RetryPolicy,

@@ -6,7 +6,8 @@ import pytest
 
 from feltd.clock import Now
 from feltd.mesh import cancel, creation, demands, due
-from feltd.model.workload import Batch, Cancel, Placement, Resources
+from feltd.model.policy import Placement
+from feltd.model.workload import Batch, Cancel, Resources
 from feltd.store.tx import Row, Tx
 from tests.mesh.workloads.stories import create, new, refusal, row, step_wall, value
 from tests.mesh.world import Mesh

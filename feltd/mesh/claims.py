@@ -1,27 +1,26 @@
 """How work comes to a worker: pulled by rank, or taken by its id.
 
-One statement decides: the INSERT of the claim tests the work, the worker, its authority, its free
-slots and the key as stored, and draws the fencing token. The workload follows in the same
-transaction. A worker without work is told why. Never takes work for anybody but the caller.
+What fits is sought here, whether it may be taken is decided in taking.py by the one statement that
+issues claims. A worker without work is told why. Never takes work for anybody but the caller.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import principals
 from feltd.mesh import (
     demands,
-    events,
-    fence,
     heartbeat,
     holding,
     lifecycle,
     placement,
     refusal,
+    taking,
     workers,
 )
+from feltd.mesh.taking import Taking
 from feltd.model.base import Ask, Caller
 from feltd.model.claim import Claim, ClaimById, Pull, Pulled, Reason
 from feltd.store.tx import Row, Tx
@@ -31,7 +30,7 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.incarnation, k.content_vers
        k.capability_version, k.granted_capabilities, k.workload_kinds, k.resource_profile,
        k.labels, k.concurrency, k.health, k.lifecycle, k.offline_reason, k.drain_at_ms,
        k.last_seen_at_ms, k.heartbeat_timeout_ms, k.authority_live, k.authority_unsettled,
-       k.authority_expires_at_ms, k.removed_at_ms,
+       k.authority_expires_at_ms, k.removed_at_ms, k.quarantined_at_ms, k.quarantined_until_at_ms,
        (SELECT count(*)
           FROM claims c
          WHERE c.worker_id = k.worker_id
@@ -53,57 +52,6 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.incarnation, k.content_vers
                       AND coalesce(y.expires_at_ms, :wall_ms + 1) > :wall_ms)) AS key_live
   FROM workers k
  WHERE k.worker_id = :worker_id
-"""
-
-ISSUE = """
-INSERT INTO claims (workload_id, tenant_id, application_id, worker_id, incarnation, number,
-                    lease_ms, issued_at_ms, expires_at_ms, how, rank, worker_lifecycle, key_id,
-                    request_id)
-SELECT w.workload_id, w.tenant_id, w.application_id, k.worker_id, k.incarnation,
-       w.attempt_number + 1, :lease_ms, :now_ms, :expires_at_ms, :how, w.rank, k.lifecycle,
-       nullif(:key_id, ''), :request_id
-  FROM workloads w
-  JOIN workers k ON k.worker_id = :worker_id
- WHERE w.workload_id = :workload_id
-   AND w.tenant_id = k.tenant_id
-   AND w.application_id = k.application_id
-   AND w.state = 'READY'
-   AND w.eligible_at_ms <= :now_ms
-   AND k.lifecycle = 'READY'
-   AND k.drain_at_ms IS NULL
-   AND k.incarnation = :incarnation
-   AND k.authority_live = 1
-   AND k.authority_unsettled = 0
-   AND coalesce(k.authority_expires_at_ms, :wall_ms + 1) > :wall_ms
-   AND (SELECT count(*)
-          FROM claims c
-         WHERE c.worker_id = k.worker_id
-           AND c.ended_at_ms IS NULL) < k.concurrency
-   AND (:key_id = ''
-        OR EXISTS (SELECT 1
-                     FROM keys y
-                    WHERE y.key_id = :key_id
-                      AND y.revoked_at_ms IS NULL
-                      AND coalesce(y.expires_at_ms, :wall_ms + 1) > :wall_ms))
-RETURNING fencing_token
-"""
-
-TAKE = """
-UPDATE workloads
-   SET state = 'CLAIMED',
-       due = 0,
-       fencing_token = :fencing_token,
-       claim_worker_id = :worker_id,
-       claim_incarnation = :incarnation,
-       expires_at_ms = :expires_at_ms,
-       attempt_number = attempt_number + 1,
-       progress = NULL
- WHERE workload_id = :workload_id
-   AND state = 'READY'
-   AND eligible_at_ms <= :now_ms
-RETURNING workload_id, tenant_id, application_id, state, fencing_token, claim_worker_id, input,
-          attempt_number, expires_at_ms, lane_id, demand_id, definition_id, definition_revision,
-          environment, capability_snapshot, connection_scopes, timeouts, runtime_policy, traceparent
 """
 
 WANTED = """
@@ -134,6 +82,7 @@ CLAIM_BYTES_MAX = 576 * 1024
 #: The reason a worker is told for each rule that keeps it from any work.
 REASONS: Mapping[str, Reason] = {
     "draining": Reason("WORKER_DRAINING", "the worker is draining: it gets no new work"),
+    "quarantined": Reason("WORKER_QUARANTINED", "the worker is quarantined: it gets no new work"),
     "not_ready": Reason("WORKER_NOT_READY", "send a heartbeat first"),
     "full": Reason("WORKER_FULL", "the worker holds as many claims as its concurrency"),
     "unhealthy": Reason("WORKER_UNHEALTHY", "the worker does not report HEALTHY"),
@@ -217,8 +166,8 @@ def claim(tx: Tx, ask: Ask[ClaimById], now: Now) -> tuple[Claim, bool]:
         assert held is not None
         return held, False
     _require_claimable(row, wanted, now)
-    pull_like = Ask(caller=ask.caller, body=Pull(lease_ms=ask.body.lease_ms), id=worker_id)
-    taken = _claim_one(tx, pull_like, now, row, ask.id, "id")
+    wish = Taking(ask.caller, row, ask.id, ask.body.lease_ms, "id")
+    taken = taking.take(tx, now, wish)
     if taken is None:
         raise RuntimeError(f"{ask.id} could not be claimed although nothing speaks against it")
     return taken, True
@@ -309,7 +258,7 @@ def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, fit: demands.Fit) -> list[
         head = demands.head(tx, fit)
         if head is None:
             break
-        held = _claim_one(tx, ask, now, row, head["workload_id"], "pull")
+        held = taking.take(tx, now, _wish(ask, row, head["workload_id"]))
         if held is None:
             # A head that cannot be taken is out of date: found again, it is another.
             demands.withdraw(tx, head["lane_id"], head["demand_id"])
@@ -320,54 +269,11 @@ def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, fit: demands.Fit) -> list[
     return taken
 
 
-def _claim_one(
-    tx: Tx, ask: Ask[Pull], now: Now, row: Row, workload_id: str, how: str
-) -> Claim | None:
-    """Claim one workload for the worker of `row`; None when it may not be taken."""
-    expires_at_ms = now.lease_ms + ask.body.lease_ms
-    if row["authority_expires_at_ms"] is not None:
-        ends_at_ms = now.lease_from_wall(row["authority_expires_at_ms"])
-        expires_at_ms = min(expires_at_ms, ends_at_ms)
-    params: dict[str, Any] = {
-        "workload_id": workload_id,
-        "worker_id": row["worker_id"],
-        "incarnation": row["incarnation"],
-        "lease_ms": ask.body.lease_ms,
-        "now_ms": now.lease_ms,
-        "wall_ms": now.wall_ms,
-        "expires_at_ms": expires_at_ms,
-        "how": how,
-        "key_id": ask.caller.key_id,
-        "request_id": ask.body.request_id,
-    }
-    issued = tx.row(ISSUE, params)
-    if issued is None:
-        return None
-    params["fencing_token"] = issued["fencing_token"]
-    held = tx.row(TAKE, params)
-    if held is None:
-        raise RuntimeError(f"a claim of {workload_id} was issued, yet it is not READY")
-    demands.withdraw(tx, held["lane_id"], held["demand_id"])
-    events.tell(
-        tx,
-        now,
-        "claim",
-        tenant_id=held["tenant_id"],
-        application_id=held["application_id"],
-        workload_id=workload_id,
-        worker_id=row["worker_id"],
-        fencing_token=issued["fencing_token"],
-        from_state="READY",
-        to_state="CLAIMED",
-        expires_at_ms=expires_at_ms,
+def _wish(ask: Ask[Pull], row: Row, workload_id: str) -> Taking:
+    body = ask.body
+    return Taking(
+        ask.caller, row, workload_id, body.lease_ms, "pull", body.request_id, start=body.start
     )
-    if ask.body.start:
-        started = fence.hold(tx, now, fence.START, params)
-        if started is None:
-            raise RuntimeError(f"{workload_id} was claimed, yet it does not start")
-        fence.tell_started(tx, now, params, started)
-    state = "RUNNING" if ask.body.start else "CLAIMED"
-    return holding.shape(tx, held, now.lease_ms, state)
 
 
 def _of_request(tx: Tx, row: Row, request_id: str | None, now: Now) -> list[Claim]:

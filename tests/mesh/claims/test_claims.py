@@ -17,6 +17,7 @@ from feltd.mesh import (
     outcomes,
     refusal,
     sweep,
+    taking,
 )
 from feltd.model.claim import ClaimById, ClaimQuery, Evict
 from tests.mesh.world import Mesh
@@ -363,20 +364,20 @@ class TestTheInsertDecides:
         params = self.params(mesh)
         mesh.hand(wrong)
 
-        assert mesh.run(lambda tx, _, now: tx.row(claims.ISSUE, params)) is None
+        assert mesh.run(lambda tx, _, now: tx.row(taking.ISSUE, params)) is None
 
     def test_nothing_is_issued_beyond_concurrency(self, mesh: Mesh) -> None:
         params = self.params(mesh)
         mesh.claims(mesh.workload(), by=params["worker_id"])
 
-        assert mesh.run(lambda tx, _, now: tx.row(claims.ISSUE, params)) is None
+        assert mesh.run(lambda tx, _, now: tx.row(taking.ISSUE, params)) is None
 
     @pytest.mark.parametrize("member", ["tenant_id", "application_id"])
     def test_nothing_is_issued_across_tenant_or_application(self, mesh: Mesh, member: str) -> None:
         params = self.params(mesh)
         params["workload_id"] = mesh.workload(**{member: "another"})
 
-        assert mesh.run(lambda tx, _, now: tx.row(claims.ISSUE, params)) is None
+        assert mesh.run(lambda tx, _, now: tx.row(taking.ISSUE, params)) is None
 
     def params(self, mesh: Mesh) -> dict[str, Any]:
         worker = mesh.worker()
@@ -391,9 +392,12 @@ class TestTheInsertDecides:
             "how": "pull",
             "key_id": mesh.key(worker).key_id,
             "request_id": None,
+            "affinity": 0,
+            "assigned": 0,
+            "decision_id": None,
         }
         mesh.conn.execute("BEGIN")
-        assert mesh.conn.execute(claims.ISSUE, params).fetchone() is not None
+        assert mesh.conn.execute(taking.ISSUE, params).fetchone() is not None
         mesh.conn.execute("ROLLBACK")
         return params
 

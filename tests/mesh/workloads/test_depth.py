@@ -16,6 +16,7 @@ from feltd.mesh import (
     outcomes,
     requeue,
     sweep,
+    taking,
     workloads,
 )
 from feltd.model.workload import Batch
@@ -60,6 +61,7 @@ HOT = [
         outcomes,
         requeue,
         sweep,
+        taking,
         workloads,
     )
     for name, sql in statements(module)

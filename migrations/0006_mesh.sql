@@ -10,12 +10,15 @@ CREATE TABLE pools (
   name            TEXT    NOT NULL,            -- for people
   capabilities    TEXT    NOT NULL,            -- JSON array, sorted: each member was granted all of them
   required_labels TEXT    NOT NULL,            -- JSON object: each member has these labels
-  worker_ids      TEXT    NOT NULL,            -- JSON array, sorted; []: any worker that meets the rest
+  worker_ids      TEXT    NOT NULL,            -- JSON array, sorted; with listed = 1 nobody else is a member
+  listed          INTEGER NOT NULL CHECK (listed IN (0, 1)),  -- 0: any worker that meets the rest is a member
   max_concurrency INTEGER CHECK (max_concurrency BETWEEN 1 AND 1000000),  -- live claims of it at once; null: no ceiling
   active          INTEGER NOT NULL DEFAULT 0 CHECK (active >= 0),  -- live claims that remember it
   created_at_ms   INTEGER NOT NULL,            -- lease time
   updated_at_ms   INTEGER NOT NULL,            -- lease time
+  deleted_at_ms   INTEGER,                     -- lease time; its row stays while it counts claims. null: it stands
   PRIMARY KEY (tenant_id, pool_id),
+  CHECK (listed = 1 OR worker_ids = '[]'),
   CHECK (capabilities GLOB '[[]*]'),
   CHECK (required_labels GLOB '{*}'),
   CHECK (worker_ids GLOB '[[]*]')
@@ -142,16 +145,18 @@ CREATE TABLE holds (
   held_by     TEXT    NOT NULL,                -- kind:id
   held_at_ms  INTEGER NOT NULL,                -- lease time
   until_at_ms INTEGER,                         -- wall time it ends by itself, null: when it is deleted
+  ended_at_ms INTEGER,                         -- lease time it ended, null: it holds
   PRIMARY KEY (tenant_id, hold_id),
   CHECK ((scope = 'all') = (tenant_id = '*')),
   CHECK ((value IS NULL) = (scope IN ('all', 'tenant')))
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX holds_by_end ON holds (until_at_ms) WHERE until_at_ms IS NOT NULL;
+CREATE INDEX holds_by_end ON holds (until_at_ms, tenant_id, hold_id) WHERE until_at_ms IS NOT NULL AND ended_at_ms IS NULL;
 
 ALTER TABLE workers ADD COLUMN quarantined_by TEXT;  -- kind:id of who keeps it from new claims; null: nobody
 ALTER TABLE workers ADD COLUMN quarantine_reason TEXT;  -- in the words of who did
 ALTER TABLE workers ADD COLUMN quarantined_at_ms INTEGER;  -- lease time
 ALTER TABLE workers ADD COLUMN quarantined_until_at_ms INTEGER;  -- wall time it ends by itself, null: when it is lifted
+CREATE INDEX workers_by_quarantine_end ON workers (quarantined_until_at_ms, worker_id) WHERE quarantined_until_at_ms IS NOT NULL;
 
 CREATE TABLE decisions (
   decision_id        INTEGER PRIMARY KEY AUTOINCREMENT,  -- placement_<decision_id>
@@ -194,3 +199,33 @@ CREATE TABLE fence_counts (
   tenant_id TEXT    PRIMARY KEY,               -- whose
   fences    INTEGER NOT NULL DEFAULT 0 CHECK (fences >= 0)  -- rows of it in fences
 ) STRICT, WITHOUT ROWID;
+
+-- v_workers again, now with who is kept from new work and why.
+DROP VIEW v_workers;
+CREATE VIEW v_workers AS
+SELECT w.tenant_id,
+       w.application_id,
+       w.name,
+       w.worker_id,
+       CASE WHEN w.removed_at_ms IS NOT NULL THEN 'REMOVED'
+            WHEN w.lifecycle = 'READY' AND count(c.fencing_token) >= w.concurrency THEN 'BUSY'
+            ELSE w.lifecycle
+       END AS lifecycle,
+       w.health,
+       w.offline_reason,
+       w.drain_by,
+       w.drain_reason,
+       w.quarantined_by,
+       w.quarantine_reason,
+       strftime('%Y-%m-%dT%H:%M:%fZ', w.quarantined_until_at_ms / 1000.0, 'unixepoch') AS quarantined_until,
+       count(c.fencing_token) AS claims,
+       w.concurrency,
+       w.version,
+       w.incarnation,
+       strftime('%Y-%m-%dT%H:%M:%fZ', (w.last_seen_at_ms + l.wall_offset_ms) / 1000.0, 'unixepoch') AS last_seen_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', (w.registered_at_ms + l.wall_offset_ms) / 1000.0, 'unixepoch') AS registered_at
+  FROM workers w
+  JOIN ledger l ON l.id = 1
+  LEFT JOIN claims c ON c.worker_id = w.worker_id AND c.ended_at_ms IS NULL
+ GROUP BY w.worker_id
+ ORDER BY w.tenant_id, w.application_id, w.name;

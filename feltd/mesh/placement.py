@@ -1,9 +1,10 @@
 """Which worker may run which work: every condition, one after another, and nothing else.
 
 Pure functions over rows that the caller read; nothing is stored and nothing is asked twice. The
-conditions are split in two: `standing` is of the worker at this instant (never remembered), `unfit`
-compares what is asked with what the worker has, changes only with their versions and is memoised
-by `demands.fitting`.
+conditions are split in three: `standing` is of the worker at this instant (never remembered);
+`unfit` compares what is asked with what the worker has, the pools and the holds, changes only with
+their versions and is memoised by `demands.fitting`; what a pool, key or rate has left comes in as
+`full`, found by whoever counts it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,16 +23,56 @@ RULES: dict[str, str] = {
     "application": "the work is of another application",
     "not_ready": "the worker is not READY",
     "draining": "the worker is draining",
+    "quarantined": "the worker is quarantined",
     "full": "the worker holds as many claims as its concurrency",
     "unhealthy": "the worker does not report HEALTHY",
     "stale": "the worker was not heard within its heartbeat timeout",
+    "held": "a hold keeps the work from being claimed",
     "capabilities": "the worker was not granted every capability of the work",
     "grant": "the worker's grant has ended or is being compared",
     "workload_kinds": "the worker does not take this definition",
     "resources": "the work asks for more than the worker's resource profile",
     "required_labels": "a required label differs",
     "anti_affinity": "a label matches one the work avoids",
+    "pool": "the worker is no member of the pool of the work, or there is no such pool",
+    "pool_full": "the pool holds as many claims as its ceiling",
+    "key_full": "the concurrency key of the work is at its limit",
+    "rate_full": "the rate key of the work is at its limit",
 }
+
+
+class Pool(Struct, frozen=True):
+    """Who may run the work that names it: all three conditions together.
+
+    `worker_ids` None: any worker that meets the others; an empty set: nobody.
+    """
+
+    pool_id: str
+    worker_ids: frozenset[str] | None
+    capabilities: frozenset[str]
+    required_labels: dict[str, str]
+
+
+class Hold(Struct, frozen=True):
+    """What keeps work from being claimed: everything it can see, or one pool or definition."""
+
+    hold_id: str
+    scope: str
+    value: str | None
+    reason: str
+
+
+class Holds(Struct, frozen=True):
+    """The holds that touch one application: on all of it, by pool, by definition[#revision]."""
+
+    whole: Hold | None = None
+    pools: Mapping[str, Hold] = {}
+    definitions: Mapping[str, Hold] = {}
+
+
+#: No pool is known, so work that names one fits nobody.
+NO_POOLS: Mapping[str, Pool] = {}
+NO_HOLDS = Holds()
 
 
 class Wanted(Struct, frozen=True):
@@ -43,11 +84,13 @@ class Wanted(Struct, frozen=True):
     resources: dict[str, int | None]
     required_labels: dict[str, str]
     anti_affinity: dict[str, str]
+    pool_id: str | None = None
 
 
 class Offered(Struct, frozen=True):
     """What a worker has, as far as work can ask for it."""
 
+    worker_id: str
     granted: frozenset[str]
     kinds: frozenset[str]
     profile: dict[str, int | None]
@@ -67,6 +110,7 @@ def of_workload(row: Row | Mapping[str, Any]) -> Wanted:
 def of_worker(row: Row | Mapping[str, Any]) -> Offered:
     """What a workers row has to offer."""
     return Offered(
+        worker_id=row["worker_id"],
         granted=frozenset(decode(row["granted_capabilities"])),
         kinds=frozenset(decode(row["workload_kinds"])),
         profile=decode(row["resource_profile"]),
@@ -80,10 +124,15 @@ def failing(
     now: Now,
     *,
     active: int,
+    pools: Mapping[str, Pool] = NO_POOLS,
+    holds: Holds = NO_HOLDS,
+    full: Collection[str] = (),
 ) -> list[str]:
     """Every rule that keeps this worker from this workload, in the order of RULES.
 
-    Takes a workers row and a workloads row; `active` is how many live claims the worker holds.
+    Takes a workers row and a workloads row; `active` is how many live claims the worker holds,
+    `pools` and `holds` are those of the application (see pools.of_application and
+    holds.of_application), `full` which of pool_full, key_full and rate_full is so at this instant.
     """
     rules: list[str] = []
     if worker["tenant_id"] != workload["tenant_id"]:
@@ -93,7 +142,8 @@ def failing(
     found = {
         *rules,
         *standing(worker, now, active=active),
-        *unfit(of_worker(worker), of_workload(workload)),
+        *unfit(of_worker(worker), of_workload(workload), pools, holds),
+        *full,
     }
     return [rule for rule in RULES if rule in found]
 
@@ -110,6 +160,8 @@ def standing(worker: Row | Mapping[str, Any], now: Now, *, active: int) -> list[
         rules.append("draining")
     elif worker["lifecycle"] != "READY":
         rules.append("not_ready")
+    if quarantined(worker, now):
+        rules.append("quarantined")
     if active >= worker["concurrency"]:
         rules.append("full")
     if worker["health"] != "HEALTHY":
@@ -126,9 +178,27 @@ def standing(worker: Row | Mapping[str, Any], now: Now, *, active: int) -> list[
     return rules
 
 
-def unfit(offered: Offered, wanted: Wanted) -> list[str]:
-    """The rules by which what is asked and what is offered do not fit, in the order of RULES."""
+def quarantined(worker: Row | Mapping[str, Any], now: Now) -> bool:
+    """Whether a workers row is under a quarantine that is not over."""
+    until_at_ms = worker["quarantined_until_at_ms"]
+    return worker["quarantined_at_ms"] is not None and (
+        until_at_ms is None or until_at_ms > now.wall_ms
+    )
+
+
+def unfit(
+    offered: Offered,
+    wanted: Wanted,
+    pools: Mapping[str, Pool] = NO_POOLS,
+    holds: Holds = NO_HOLDS,
+) -> list[str]:
+    """The rules by which what is asked and what is offered do not fit, in the order of RULES.
+
+    Work that names a pool fits its members alone: a pool that is not in `pools` has none.
+    """
     rules: list[str] = []
+    if touching(wanted, holds) is not None:
+        rules.append("held")
     if not wanted.capabilities <= offered.granted:
         rules.append("capabilities")
     if offered.kinds and not takes(offered.kinds, wanted):
@@ -140,7 +210,30 @@ def unfit(offered: Offered, wanted: Wanted) -> list[str]:
         rules.append("required_labels")
     if any(labels.get(key) == text for key, text in wanted.anti_affinity.items()):
         rules.append("anti_affinity")
+    if wanted.pool_id is not None and not member(offered, pools.get(wanted.pool_id)):
+        rules.append("pool")
     return rules
+
+
+def member(offered: Offered, pool: Pool | None) -> bool:
+    """Whether a worker is a member of a pool; of none, None, nobody is."""
+    return (
+        pool is not None
+        and (pool.worker_ids is None or offered.worker_id in pool.worker_ids)
+        and pool.capabilities <= offered.granted
+        and pool.required_labels.items() <= offered.labels.items()
+    )
+
+
+def touching(wanted: Wanted, holds: Holds) -> Hold | None:
+    """The hold that keeps this work from being claimed, None when none does."""
+    definition_id = wanted.definition_id
+    found = holds.whole or holds.definitions.get(definition_id)
+    if found is None and holds.definitions:
+        found = holds.definitions.get(f"{definition_id}#{wanted.definition_revision}")
+    if found is None and wanted.pool_id is not None:
+        found = holds.pools.get(wanted.pool_id)
+    return found
 
 
 def takes(kinds: Collection[str], wanted: Wanted) -> bool:
@@ -162,4 +255,5 @@ def _wanted(row: Row | Mapping[str, Any], capabilities: str) -> Wanted:
         resources=decode(row["resources"]),
         required_labels=placement.get("required_labels", {}),
         anti_affinity=placement.get("anti_affinity", {}),
+        pool_id=placement.get("pool_id"),
     )

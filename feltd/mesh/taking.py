@@ -29,6 +29,7 @@ SELECT w.workload_id, w.tenant_id, w.application_id, k.worker_id, k.incarnation,
    AND w.eligible_at_ms <= :now_ms
    AND k.lifecycle = 'READY'
    AND k.drain_at_ms IS NULL
+   AND (k.quarantined_at_ms IS NULL OR k.quarantined_until_at_ms <= :wall_ms)
    AND k.incarnation = :incarnation
    AND k.authority_live = 1
    AND k.authority_unsettled = 0

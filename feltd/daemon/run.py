@@ -311,6 +311,9 @@ class Daemon:
             if topic == "due":
                 self.keeper.expect("promote", int(key))
                 continue
+            if topic == "deadline":
+                self.keeper.expect("end_timeouts", int(key))
+                continue
             self.context.door.told(topic, key)
             self.context.polls.told(topic, key)
 

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.mesh import demands, events, retry, workers
+from feltd.mesh import deadlines, demands, events, retry, workers
 from feltd.store.tx import Row, Tx
 
 HELD = """
 SELECT w.workload_id, w.seq, w.tenant_id, w.application_id, w.state, w.fencing_token,
        w.claim_worker_id AS worker_id, w.expires_at_ms, w.started_at_ms, w.attempts_spent,
-       w.max_attempts, w.releases, w.cancel_requested, w.priority, w.retry_policy, w.lane_id,
-       w.demand_id, k.lifecycle
+       w.max_attempts, w.releases, w.cancel_requested, w.priority, w.retry_policy, w.timeouts,
+       w.lane_id, w.demand_id, k.lifecycle
   FROM workloads w
   JOIN workers k ON k.worker_id = w.claim_worker_id
  WHERE w.workload_id = :workload_id
@@ -123,6 +123,7 @@ VERBS: Mapping[str, str] = {
     "worker_lost": "lose",
     "restored": "restore",
     "authority_lost": "withdraw",
+    "total_timeout": "time_out",
 }
 
 #: What an attempt's failure says when nobody wrote a message.
@@ -193,6 +194,8 @@ def end_claim(tx: Tx, now: Now, workload_id: str, end: End, *, held: Row | None 
         )
         _leave(tx, now, held, fate, end)
     _close(tx, now, held, fate, end)
+    if held["timeouts"] != deadlines.NONE:
+        deadlines.arm(tx, now, held["workload_id"])
     _tell(tx, now, held, fate, end)
     return Ended(
         f"claim_{held['fencing_token']}",
@@ -279,7 +282,7 @@ def _tell(tx: Tx, now: Now, held: Row, fate: retry.Fate, end: End) -> None:
     events.tell(
         tx,
         now,
-        VERBS.get(end.kind, "fail"),
+        _verb(end),
         tenant_id=held["tenant_id"],
         application_id=held["application_id"],
         workload_id=held["workload_id"],
@@ -302,6 +305,13 @@ def _tell(tx: Tx, now: Now, held: Row, fate: retry.Fate, end: End) -> None:
     tx.tell("worker", held["worker_id"])
     if held["lifecycle"] == "DRAINING":
         workers.idle(tx, held["worker_id"], now)
+
+
+def _verb(end: End) -> str:
+    # `timeout` is a worker's word as well; only what the worker said has a body.
+    if end.kind == "timeout" and end.body_sha256 is None:
+        return "time_out"
+    return VERBS.get(end.kind, "fail")
 
 
 def _message(end: End) -> str | None:

@@ -3,7 +3,7 @@
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import audit, principals
-from feltd.mesh import attempts, demands, events, workloads
+from feltd.mesh import attempts, deadlines, demands, events, workloads
 from feltd.mesh.states import LIVE_STATES
 from feltd.model.base import Ask, Caller
 from feltd.model.workload import Cancel, Workload
@@ -62,6 +62,8 @@ def _permit(caller: Caller, row: Row) -> None:
 def _cancel_waiting(tx: Tx, ask: Ask[Cancel], now: Now, row: Row) -> bool:
     if not tx.change(CANCEL_WAITING, {"workload_id": ask.id, "now_ms": now.lease_ms}):
         return False
+    if row["timeouts"] != deadlines.NONE:
+        deadlines.arm(tx, now, ask.id)
     if row["due"]:
         demands.withdraw(tx, row["lane_id"], row["demand_id"])
     events.tell(

@@ -57,8 +57,10 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.incarnation, k.content_vers
 WANTED = """
 SELECT w.workload_id, w.tenant_id, w.application_id, w.state, w.fencing_token, w.claim_worker_id,
        w.claim_incarnation, w.expires_at_ms, w.eligible_at_ms, w.definition_id,
-       w.definition_revision, w.capability_snapshot, w.placement, w.resources
+       w.definition_revision, w.capability_snapshot, w.placement, w.resources,
+       d.at_ms AS timeout_at_ms
   FROM workloads w
+  LEFT JOIN deadlines d ON d.workload_id = w.workload_id
  WHERE w.workload_id = :workload_id
 """
 
@@ -236,6 +238,8 @@ def _require_claimable(row: Row, wanted: Row, now: Now) -> None:
         )
     if wanted["state"] != "READY":
         raise Refused("WORKLOAD_NOT_READY", f"the workload is {wanted['state']}")
+    if wanted["timeout_at_ms"] is not None and wanted["timeout_at_ms"] <= now.lease_ms:
+        raise Refused("WORKLOAD_NOT_READY", "a timeout of the workload has passed")
     if wanted["eligible_at_ms"] > now.lease_ms:
         raise Refused(
             "WORKLOAD_NOT_YET_ELIGIBLE",

@@ -13,7 +13,7 @@ from msgspec.json import encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import grants, principals
-from feltd.mesh import asked, demands, events, secrets, terms, workloads
+from feltd.mesh import asked, deadlines, demands, events, secrets, terms, workloads
 from feltd.mesh.asked import digest as body_digest
 from feltd.model.base import Ask, Caller
 from feltd.model.grant import Grant
@@ -210,6 +210,8 @@ def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tup
 def _store(tx: Tx, now: Now, row: dict[str, Any]) -> None:
     """Insert the row, offer it when it is due, and write down that it came."""
     made = tx.rows(CREATE, row)[0]
+    if row["timeouts"] != deadlines.NONE:
+        deadlines.arm(tx, now, row["workload_id"])
     if row["due"]:
         demands.offer(tx, row["lane_id"], row["demand_id"], row["rank"], made["seq"])
         tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")

@@ -8,7 +8,7 @@ the instant, for the keeper's timer.
 from typing import NamedTuple
 
 from feltd.clock import Now
-from feltd.mesh import demands, retry
+from feltd.mesh import deadlines, demands, retry
 from feltd.model.base import INTEGER_MAX
 from feltd.store.tx import Row, Tx
 
@@ -44,7 +44,8 @@ SELECT w.eligible_at_ms
 """
 
 WAITING_FOR_INSTANT = """
-SELECT w.seq, w.not_before_at_ms, w.ready_at_ms, w.priority, w.eligible_at_ms
+SELECT w.seq, w.workload_id, w.not_before_at_ms, w.ready_at_ms, w.priority, w.eligible_at_ms,
+       w.timeouts
   FROM workloads w
  WHERE w.state = 'READY'
    AND w.due = 0
@@ -136,6 +137,8 @@ def rescale(tx: Tx, limit: int, now: Now) -> int:
                     "rank": retry.rank(instant_ms, row["priority"]),
                 },
             )
+            if row["timeouts"] != deadlines.NONE:
+                deadlines.arm(tx, now, row["workload_id"])
     last = rows[-1] if len(rows) == limit else None
     tx.memo[RESCALED] = (
         _Tour(tour.offset_ms, None, 0)

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.json import encode
 
 from feltd.clock import Now
-from feltd.mesh import events, refusal, secrets, workers
+from feltd.mesh import deadlines, events, refusal, secrets, workers
 from feltd.mesh.refusal import Verb
 from feltd.mesh.states import LIVE_STATES
 from feltd.model.base import LEASE_MS_DEFAULT, Ask
@@ -37,6 +37,11 @@ UPDATE workloads
    AND claim_worker_id = :worker_id
    AND state = 'CLAIMED'
    AND expires_at_ms > :now_ms
+   AND (timeouts = '{}'
+        OR NOT EXISTS (SELECT 1
+                         FROM deadlines d
+                        WHERE d.workload_id = :workload_id
+                          AND d.at_ms <= :now_ms))
    AND EXISTS (SELECT 1
                  FROM workers k
                 WHERE k.worker_id = :worker_id
@@ -52,6 +57,7 @@ UPDATE workloads
                       AND y.revoked_at_ms IS NULL
                       AND coalesce(y.expires_at_ms, :wall_ms + 1) > :wall_ms))
 RETURNING state, fencing_token, expires_at_ms, cancel_requested, tenant_id, application_id,
+          timeouts,
           (SELECT k.last_seen_at_ms
              FROM workers k
             WHERE k.worker_id = :worker_id) AS last_seen_at_ms
@@ -67,6 +73,11 @@ UPDATE workloads
    AND claim_worker_id = :worker_id
    AND state IN ('CLAIMED', 'RUNNING', 'CHECKPOINTED')
    AND expires_at_ms > :now_ms
+   AND (timeouts = '{}'
+        OR NOT EXISTS (SELECT 1
+                         FROM deadlines d
+                        WHERE d.workload_id = :workload_id
+                          AND d.at_ms <= :now_ms))
    AND EXISTS (SELECT 1
                  FROM workers k
                 WHERE k.worker_id = :worker_id
@@ -98,6 +109,11 @@ UPDATE workloads
    AND claim_worker_id = :worker_id
    AND state IN ('RUNNING', 'CHECKPOINTED')
    AND expires_at_ms > :now_ms
+   AND (timeouts = '{}'
+        OR NOT EXISTS (SELECT 1
+                         FROM deadlines d
+                        WHERE d.workload_id = :workload_id
+                          AND d.at_ms <= :now_ms))
    AND EXISTS (SELECT 1
                  FROM workers k
                 WHERE k.worker_id = :worker_id
@@ -133,6 +149,10 @@ SELECT w.state, w.fencing_token, w.expires_at_ms, w.cancel_requested, w.tenant_i
    AND w.claim_worker_id = :worker_id
    AND w.state IN ('CLAIMED', 'RUNNING', 'CHECKPOINTED')
    AND w.expires_at_ms > :now_ms
+   AND NOT EXISTS (SELECT 1
+                     FROM deadlines d
+                    WHERE d.workload_id = :workload_id
+                      AND d.at_ms <= :now_ms)
    AND k.incarnation = w.claim_incarnation
    AND k.incarnation = coalesce(:incarnation, k.incarnation)
    AND k.authority_live = 1
@@ -203,7 +223,9 @@ def start(tx: Tx, ask: Ask[Start], now: Now) -> Outcome:
 
 
 def tell_started(tx: Tx, now: Now, params: Mapping[str, object], row: Row) -> None:
-    """The event of a claim that began to run."""
+    """What follows a claim's start: its execution_ms runs, and the event."""
+    if row["timeouts"] != deadlines.NONE:
+        deadlines.arm(tx, now, str(params["workload_id"]))
     events.tell(
         tx,
         now,

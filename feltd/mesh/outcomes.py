@@ -47,6 +47,11 @@ UPDATE workloads
    AND claim_worker_id = :worker_id
    AND state IN ('RUNNING', 'CHECKPOINTED')
    AND expires_at_ms > :now_ms
+   AND (timeouts = '{}'
+        OR NOT EXISTS (SELECT 1
+                         FROM deadlines d
+                        WHERE d.workload_id = :workload_id
+                          AND d.at_ms <= :now_ms))
    AND EXISTS (SELECT 1
                  FROM workers k
                 WHERE k.worker_id = :worker_id
@@ -62,7 +67,7 @@ UPDATE workloads
                       AND y.revoked_at_ms IS NULL
                       AND coalesce(y.expires_at_ms, :wall_ms + 1) > :wall_ms))
 RETURNING workload_id, seq, tenant_id, application_id, fencing_token, lane_id, demand_id, priority,
-          cancel_requested, result_started_at_ms AS started_at_ms,
+          cancel_requested, timeouts, result_started_at_ms AS started_at_ms,
           result_expires_at_ms AS expires_at_ms, :worker_id AS worker_id,
           CASE WHEN EXISTS (SELECT 1
                               FROM checkpoints c
@@ -86,6 +91,11 @@ UPDATE workloads
    AND claim_worker_id = :worker_id
    AND state IN ('CLAIMED', 'RUNNING', 'CHECKPOINTED')
    AND expires_at_ms > :now_ms
+   AND (timeouts = '{}'
+        OR NOT EXISTS (SELECT 1
+                         FROM deadlines d
+                        WHERE d.workload_id = :workload_id
+                          AND d.at_ms <= :now_ms))
    AND EXISTS (SELECT 1
                  FROM workers k
                 WHERE k.worker_id = :worker_id
@@ -102,7 +112,7 @@ UPDATE workloads
                       AND coalesce(y.expires_at_ms, :wall_ms + 1) > :wall_ms))
 RETURNING workload_id, seq, tenant_id, application_id, state, fencing_token,
           claim_worker_id AS worker_id, expires_at_ms, started_at_ms, attempts_spent, max_attempts,
-          releases, cancel_requested, priority, retry_policy, lane_id, demand_id,
+          releases, cancel_requested, priority, retry_policy, timeouts, lane_id, demand_id,
           (SELECT k.lifecycle
              FROM workers k
             WHERE k.worker_id = :worker_id) AS lifecycle,
@@ -120,6 +130,11 @@ UPDATE workloads
    AND claim_worker_id = :worker_id
    AND state IN ('CLAIMED', 'RUNNING', 'CHECKPOINTED')
    AND expires_at_ms > :now_ms
+   AND (timeouts = '{}'
+        OR NOT EXISTS (SELECT 1
+                         FROM deadlines d
+                        WHERE d.workload_id = :workload_id
+                          AND d.at_ms <= :now_ms))
    AND EXISTS (SELECT 1
                  FROM workers k
                 WHERE k.worker_id = :worker_id
@@ -136,7 +151,7 @@ UPDATE workloads
                       AND coalesce(y.expires_at_ms, :wall_ms + 1) > :wall_ms))
 RETURNING workload_id, seq, tenant_id, application_id, state, fencing_token,
           claim_worker_id AS worker_id, expires_at_ms, started_at_ms, attempts_spent, max_attempts,
-          releases, cancel_requested, priority, retry_policy, lane_id, demand_id,
+          releases, cancel_requested, priority, retry_policy, timeouts, lane_id, demand_id,
           (SELECT k.lifecycle
              FROM workers k
             WHERE k.worker_id = :worker_id) AS lifecycle,

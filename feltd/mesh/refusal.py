@@ -22,9 +22,10 @@ READ = """
 SELECT k.tenant_id, k.application_id, k.incarnation, k.authority_live, k.authority_unsettled,
        k.authority_expires_at_ms, w.tenant_id AS work_tenant_id,
        w.application_id AS work_application_id, w.state, w.fencing_token, w.claim_worker_id,
-       w.claim_incarnation, w.expires_at_ms, w.cancel_requested
+       w.claim_incarnation, w.expires_at_ms, w.cancel_requested, d.at_ms AS timeout_at_ms
   FROM workers k
   LEFT JOIN workloads w ON w.workload_id = :workload_id
+  LEFT JOIN deadlines d ON d.workload_id = w.workload_id
  WHERE k.worker_id = :worker_id
 """
 
@@ -168,6 +169,7 @@ def _lives(row: Row, params: Mapping[str, object], now: Now) -> bool:
         and row["claim_incarnation"] == row["incarnation"]
         and (named is None or named == row["incarnation"])
         and row["expires_at_ms"] > now.lease_ms
+        and (row["timeout_at_ms"] is None or row["timeout_at_ms"] > now.lease_ms)
     )
 
 
@@ -181,7 +183,7 @@ def _recorded(tx: Tx, now: Now, params: Mapping[str, object], verb: Verb) -> Out
     if ended is None or not _by(verb.name, ended):
         raise Refused(
             "WORKLOAD_STALE_FENCE",
-            "the claim has ended, its lease is over or it never was: stop working on it",
+            "the claim has ended, its lease or a timeout is over, or it never was: stop working",
             server_time_ms=now.lease_ms,
         )
     if verb.name == "complete" and ended["end_sha256"] != verb.body_sha256:

@@ -6,7 +6,7 @@ from msgspec.json import decode, encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import audit, principals
-from feltd.mesh import demands, due, events, retry, workloads
+from feltd.mesh import deadlines, demands, due, events, retry, workloads
 from feltd.model.base import Ask
 from feltd.model.policy import Placement
 from feltd.model.workload import INPUT_BYTES_MAX, Requeue, Resources, Workload
@@ -21,6 +21,7 @@ UPDATE workloads
        rank = :rank,
        eligible_at_ms = :eligible_at_ms,
        ready_at_ms = :now_ms,
+       requeued_at_ms = :now_ms,
        finished_at_ms = NULL,
        attempts_spent = 0,
        releases = 0,
@@ -42,10 +43,10 @@ DELETE FROM checkpoints
 def requeue(tx: Tx, ask: Ask[Requeue], now: Now) -> Workload:
     """Make a dead letter READY again, with another input or priority where the body names one.
 
-    Attempts are counted anew, numbers and tokens go on. A new input drops the checkpoint of the
-    old one; the idempotency key goes on naming what was first asked. Refuses WORKLOAD_NOT_FOUND,
-    WORKLOAD_TRANSITION_DENIED for what is no dead letter (a repeat, too), WORKLOAD_INVALID for an
-    input of more than 256 KiB.
+    Attempts are counted anew and total_ms runs anew, numbers and tokens go on. A new input drops
+    the checkpoint of the old one; the idempotency key goes on naming what was first asked. Refuses
+    WORKLOAD_NOT_FOUND, WORKLOAD_TRANSITION_DENIED for what is no dead letter (a repeat, too),
+    WORKLOAD_INVALID for an input of more than 256 KiB.
     """
     principals.confirm(tx, ask.caller, now)
     principals.require_scope(ask.caller, "workloads:operate")
@@ -75,6 +76,8 @@ def requeue(tx: Tx, ask: Ask[Requeue], now: Now) -> Workload:
             "input": text,
         },
     )
+    if row["timeouts"] != deadlines.NONE:
+        deadlines.arm(tx, now, ask.id)
     if text != row["input"]:
         tx.change(FORGET_CHECKPOINT, {"workload_id": ask.id})
     if is_due:

@@ -6,11 +6,17 @@ from feltd.clock import Now
 from feltd.mesh.attempts import End, end_claim
 from feltd.store.tx import Kept, Tx
 
+# Where a timeout was over before the lease was, it counts: overdue.py ends that in the same round.
 LAPSED = """
 SELECT w.workload_id, w.fencing_token, w.expires_at_ms
   FROM workloads w
  WHERE w.state IN ('CLAIMED', 'RUNNING', 'CHECKPOINTED')
    AND w.expires_at_ms <= :now_ms
+   AND (w.timeouts = '{}'
+        OR NOT EXISTS (SELECT 1
+                         FROM deadlines d
+                        WHERE d.workload_id = w.workload_id
+                          AND d.at_ms <= w.expires_at_ms))
  ORDER BY w.expires_at_ms, w.seq
  LIMIT :limit
 """

@@ -8,7 +8,7 @@ head, and the event is written. Whoever gives work away calls `take`; nothing el
 from typing import Any, NamedTuple
 
 from feltd.clock import Now
-from feltd.mesh import demands, events, fence, holding
+from feltd.mesh import deadlines, demands, events, fence, holding
 from feltd.model.base import Caller
 from feltd.model.claim import Claim
 from feltd.store.tx import Row, Tx
@@ -27,6 +27,10 @@ SELECT w.workload_id, w.tenant_id, w.application_id, k.worker_id, k.incarnation,
    AND w.application_id = k.application_id
    AND w.state = 'READY'
    AND w.eligible_at_ms <= :now_ms
+   AND NOT EXISTS (SELECT 1
+                     FROM deadlines d
+                    WHERE d.workload_id = :workload_id
+                      AND d.at_ms <= :now_ms)
    AND k.lifecycle = 'READY'
    AND k.drain_at_ms IS NULL
    AND (k.quarantined_at_ms IS NULL OR k.quarantined_until_at_ms <= :wall_ms)
@@ -119,6 +123,8 @@ def take(tx: Tx, now: Now, taking: Taking) -> Claim | None:
     held = tx.row(TAKE, params)
     if held is None:
         raise RuntimeError(f"a claim of {taking.workload_id} was issued, yet it is not READY")
+    if held["timeouts"] != deadlines.NONE:
+        deadlines.arm(tx, now, taking.workload_id)
     demands.withdraw(tx, held["lane_id"], held["demand_id"])
     events.tell(
         tx,

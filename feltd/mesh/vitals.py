@@ -8,7 +8,7 @@ that file believes to be held. All judge on lease time.
 from msgspec import Struct
 
 from feltd.clock import Now
-from feltd.mesh import attempts, drain, events, lifecycle, workers
+from feltd.mesh import attempts, deadlines, drain, events, lifecycle, workers
 from feltd.store.tx import Row, Tx
 
 SILENT = """
@@ -110,8 +110,9 @@ def credit(tx: Tx, now: Now, gap_ms: int, first: bool) -> int:
     """Take time in which the daemon could not hear off nobody: how many workers and leases.
 
     Live leases end no earlier than one heartbeat timeout from now, present workers count as heard
-    now. What had run out before the outage began, `gap_ms` ago, gets nothing; at the first batch
-    of a run nobody knows when it began, and everybody is credited. One event, none when nobody is.
+    now, claims to be started have as long; execution_ms and total_ms run on. What had run out
+    before the outage began, `gap_ms` ago, gets nothing; at the first batch of a run nobody knows
+    when it began, and everybody is credited. One event, none when nobody is.
     """
     scale = {
         "now_ms": now.lease_ms,
@@ -119,6 +120,7 @@ def credit(tx: Tx, now: Now, gap_ms: int, first: bool) -> int:
         "wall_to_lease_ms": now.lease_ms - now.wall_ms,
     }
     credited = tx.change(CREDIT_LEASES, scale) + tx.change(CREDIT_WORKERS, scale)
+    credited += deadlines.credit(tx, now, int(scale["since_ms"]))
     if credited:
         events.tell(tx, now, "credit")
     return credited

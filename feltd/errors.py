@@ -54,8 +54,10 @@ _ROWS = (
     Code(
         "WORKER_RECONCILIATION_DENIED", 409, "register", "The reconciliation names another contract"
     ),
+    Code("MESH_NO_ELIGIBLE_WORKER", 409, "ask_operator", "No worker may take this workload now"),
     Code("MESH_PLACEMENT_DENIED", 409, "pull", "This worker may not take this workload now"),
     Code("MESH_CLAIM_SCOPE_DENIED", 403, "drop_claim", "The claim is not the caller's"),
+    Code("MESH_STALE_FENCE", 409, "drop_claim", "The token is older than one seen, or not live"),
     Code(
         "MESH_CAPABILITY_DENIED",
         403,
@@ -68,6 +70,7 @@ _ROWS = (
     Code("GRANT_DENIED", 403, "stop", "The grant is not usable by the caller"),
     Code("KEY_NOT_FOUND", 404, "fix_request", "No such key"),
     Code("CLAIM_NOT_FOUND", 404, "fix_request", "No such claim"),
+    Code("PLACEMENT_NOT_FOUND", 404, "fix_request", "No such placement decision"),
     Code("WORKLOAD_NOT_FOUND", 404, "fix_request", "No such workload"),
     Code("WORKLOAD_INVALID", 422, "fix_request", "The workload does not fit"),
     Code("WORKLOAD_STALE_FENCE", 409, "drop_claim", "The claim has ended"),
@@ -84,6 +87,7 @@ _ROWS = (
     Code("REQUEST_MALFORMED", 400, "fix_request", "The request cannot be read"),
     Code("REQUEST_INVALID", 422, "fix_request", "The request does not fit"),
     Code("REQUEST_TOO_LARGE", 413, "fix_request", "The request is too large"),
+    Code("QUOTA_EXCEEDED", 429, "wait", "The tenant has as many as it may have"),
     Code("REQUEST_TIMEOUT", 408, "repeat", "The body did not arrive in time"),
     Code("MEDIA_TYPE_UNSUPPORTED", 415, "fix_request", "The body is not plain JSON"),
     Code("PROTOCOL_UNSUPPORTED", 400, "fix_request", "Another protocol version was asked for"),

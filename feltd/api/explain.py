@@ -55,6 +55,11 @@ EXPLANATIONS: dict[str, Explanation] = {
         "worker_version or capability_version is not the registered one.",
         "Register again, then reconcile with the answer's values.",
     ),
+    "MESH_NO_ELIGIBLE_WORKER": Explanation(
+        "Each worker of the application fails at least one placement rule; `reasons` names the "
+        "first of each.",
+        "Meet the rule that is named: bring a worker up, lift a drain or hold, grant a capability.",
+    ),
     "MESH_PLACEMENT_DENIED": Explanation(
         "At least one placement rule fails; `rules` names each.",
         "Pull instead and take what fits, or meet the rule that is named.",
@@ -63,6 +68,11 @@ EXPLANATIONS: dict[str, Explanation] = {
         "worker_id is not the worker the key is bound to, or the workload belongs to another "
         "application.",
         "Stop this piece of work; it is not yours.",
+    ),
+    "MESH_STALE_FENCE": Explanation(
+        "The resource has seen a higher token (`highest`), or the claim of this token has ended, "
+        "expired, or never was.",
+        "Do not apply the write: whoever sent it no longer holds the work.",
     ),
     "MESH_CAPABILITY_DENIED": Explanation(
         "The grant was changed or ended since the claim was made.",
@@ -91,6 +101,10 @@ EXPLANATIONS: dict[str, Explanation] = {
     "CLAIM_NOT_FOUND": Explanation(
         "The id was never issued here, was pruned, or belongs to another tenant.",
         "List the claims of the workload.",
+    ),
+    "PLACEMENT_NOT_FOUND": Explanation(
+        "The id was never given here, was pruned, or belongs to another tenant.",
+        "List the placements of the workload.",
     ),
     "WORKLOAD_NOT_FOUND": Explanation(
         "The id was never created here, was pruned, or belongs to another tenant.",
@@ -152,6 +166,10 @@ EXPLANATIONS: dict[str, Explanation] = {
     "REQUEST_TOO_LARGE": Explanation(
         "The body, the URL or the headers are over the limit; `limit` names it in bytes.",
         "Send less; keep large inputs elsewhere and pass a reference.",
+    ),
+    "QUOTA_EXCEEDED": Explanation(
+        "`quota` names what is bounded, `limit` how many there may be, `used` how many there are.",
+        "Use fewer, or wait until old ones are pruned.",
     ),
     "REQUEST_TIMEOUT": Explanation(
         "The whole body must arrive within the body deadline.",

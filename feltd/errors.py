@@ -93,6 +93,7 @@ _ROWS = (
     Code("PROTOCOL_UNSUPPORTED", 400, "fix_request", "Another protocol version was asked for"),
     Code("UNAUTHENTICATED", 401, "stop", "No valid key came with the request"),
     Code("FORBIDDEN", 403, "stop", "The key does not allow this"),
+    Code("EVENTS_COMPACTED", 410, "ask_operator", "Events behind that number are not kept"),
     Code("ROUTE_NOT_FOUND", 404, "fix_request", "No such path"),
     Code("METHOD_NOT_ALLOWED", 405, "fix_request", "The path has no such method"),
     Code("SERVICE_OVERLOADED", 503, "repeat", "The daemon is at its limit"),

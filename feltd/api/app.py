@@ -13,6 +13,7 @@ from typing import Any
 
 from feltd.api import (
     claims,
+    events,
     grants,
     health,
     keys,
@@ -29,6 +30,7 @@ from feltd.api.polls import Polls
 from feltd.api.request import Request
 from feltd.api.routes import Route
 from feltd.api.stack import Stack, StackSettings, build
+from feltd.api.stream import Streams
 from feltd.clock import LeaseClock
 from feltd.config import Config
 from feltd.errors import Refused
@@ -57,6 +59,8 @@ class Context:
     readiness: Shared[Row]
     schema_version: int
     stack: Stack = field(init=False)
+    streams: Streams = field(init=False)
+    event_pages: events.Pages = field(init=False)
     #: How many connections are open.
     connections: Callable[[], int] = lambda: 0
 
@@ -72,6 +76,7 @@ def routes(config: Config) -> tuple[Route, ...]:
         *workers.ROUTES,
         *workloads.ROUTES,
         *claims.ROUTES,
+        *events.ROUTES,
     )
 
 
@@ -103,6 +108,8 @@ def behind_proxy(networks: tuple[str, ...], door: Authenticate) -> Authenticate:
 def application(context: Context, lifespan: Any = None) -> Stack:
     """The ASGI application over `context`, which holds it as `stack` afterwards."""
     config = context.config
+    context.streams = Streams(context.stop)
+    context.event_pages = events.Pages(context.readers, context.polls)
     context.stack = build(
         routes(config),
         app=context,

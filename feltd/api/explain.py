@@ -194,6 +194,11 @@ EXPLANATIONS: dict[str, Explanation] = {
         "asked for than the caller holds.",
         "Use a key that holds the scope named in the detail.",
     ),
+    "EVENTS_COMPACTED": Explanation(
+        "Retention took events that the reader had not seen, or `after` lies past `head` because "
+        "the database was put back to an earlier state.",
+        "Read the present state of what you follow by its list, then go on with after=head.",
+    ),
     "ROUTE_NOT_FOUND": Explanation(
         "The path is not one of this daemon's.",
         "See /v1/openapi.json.",

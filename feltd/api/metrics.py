@@ -227,6 +227,7 @@ def _of_the_daemon(context: Any) -> Iterable[Metric]:
     for name, told, count in (
         ("feltd_in_flight", "Calls at work", admission.in_flight),
         ("feltd_long_polls", "Long polls parked", admission.long_polls),
+        ("feltd_streams", "Event streams open", context.streams.open),
         ("feltd_connections", "Connections open", context.connections()),
         ("feltd_writer_queue", "Operations waiting for the writer", writer.waiting),
         ("feltd_wal_bytes", "Size of the write-ahead log", writer.wal_bytes),

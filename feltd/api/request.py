@@ -28,6 +28,7 @@ Send = Callable[[Message], Awaitable[None]]
 #: Extensions of the scope that only feltd's own server sets; see server.py.
 LOCAL = "feltd.local"
 ON_GONE = "feltd.on_gone"
+CUT = "feltd.cut"
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _JSON = (b"content-type", b"application/json")

@@ -32,7 +32,7 @@ from feltd.api.early import HEAD_BYTES_MAX, early_answer, is_websocket, late_hea
 from feltd.api.house import LINGER, PIECE_BYTES, House, Line, log, overhear, started_elsewhere
 from feltd.api.inbox import Inbox
 from feltd.api.listen import BACKLOG, Listener, ServerSettings, listen, listen_local
-from feltd.api.request import LOCAL, ON_GONE
+from feltd.api.request import CUT, LOCAL, ON_GONE
 
 __all__ = ["Server", "ServerSettings"]
 
@@ -391,6 +391,7 @@ class _Tasks(TaskGroup):
         """Start the application on one call."""
         inbox = Inbox(self._connection.protocol.send_continue)
         scope["extensions"][ON_GONE] = inbox.gone.when
+        scope["extensions"][CUT] = self._connection.line.abort
         if self._connection.config.local:
             scope["extensions"][LOCAL] = True
         self.spawn(_handle, app, config, scope, inbox.get, send, None, None)

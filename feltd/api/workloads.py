@@ -18,9 +18,10 @@ from feltd.api.routes import Route
 from feltd.errors import Refused
 from feltd.identity import grants, principals
 from feltd.mesh import cancel as cancelling
-from feltd.mesh import creation, listing, workloads
+from feltd.mesh import creation, feed, listing, workloads
 from feltd.mesh import requeue as requeuing
 from feltd.model.base import Ask, EndKind, Id, Instant, Name, WaitMs
+from feltd.model.event import Happenings
 from feltd.model.workload import (
     INPUT_BYTES_MAX,
     After,
@@ -29,7 +30,6 @@ from feltd.model.workload import (
     Cancel,
     Creation,
     Filter,
-    Happenings,
     LateResults,
     Listing,
     Logs,
@@ -154,7 +154,7 @@ async def get_workload(request: Request) -> Reply:
 
 async def list_workload_events(request: Request) -> Reply:
     """GET /v1/workloads/{id}/events."""
-    return await _stretch(request, workloads.happenings)
+    return await _stretch(request, feed.of_workload)
 
 
 async def list_late_results(request: Request) -> Reply:

@@ -80,7 +80,8 @@ def tell(
 def seal(tx: Tx, now: Now) -> None:
     """End a commit: one audit row over the events it wrote, and the next commit number.
 
-    The writer runs it last in every commit that changed anything.
+    The writer runs it last in every commit that changed anything. Readers of the feed are told:
+    ("events", tenant) for each tenant that has some, and ("events", "*").
     """
     counts = ledger(tx)
     fresh = tx.rows(UNSEALED, {"sealed_seq": counts["sealed_seq"]})
@@ -96,6 +97,9 @@ def seal(tx: Tx, now: Now) -> None:
             first_event_seq=fresh[0]["seq"],
             last_event_seq=sealed_seq,
         )
+        for tenant_id in dict.fromkeys(row["tenant_id"] for row in fresh):
+            tx.tell("events", tenant_id or "")
+        tx.tell("events", "*")
     tx.change(
         COUNT_COMMIT,
         {

@@ -21,8 +21,6 @@ from feltd.model.workload import (
     After,
     Attempt,
     Failure,
-    Happening,
-    Happenings,
     Holding,
     LateResult,
     LateResults,
@@ -85,17 +83,6 @@ SELECT l.seq, l.fencing_token, l.at_ms, l.level, l.text
  LIMIT :limit
 """
 
-EVENTS = """
-SELECT e.seq, e.at_ms, e.kind, e.tenant_id, e.application_id, e.workload_id, e.worker_id,
-       e.fencing_token, e.from_state, e.to_state, e.eligible_at_ms, e.expires_at_ms, e.end_kind,
-       e.actor
-  FROM events e
- WHERE e.workload_id = :workload_id
-   AND e.seq > :after
- ORDER BY e.seq
- LIMIT :limit
-"""
-
 LATE_RESULTS = """
 SELECT r.fencing_token, r.workload_id, r.worker_id, r.at_ms, r.outcome, r.report
   FROM late_results r
@@ -142,12 +129,6 @@ def logs(tx: Tx, ask: Ask[After], now: Now) -> Logs:
         ],
         final=row["state"] in SETTLED_STATES,
     )
-
-
-def happenings(tx: Tx, ask: Ask[After], now: Now) -> Happenings:
-    """The events of a workload after event `after`, oldest first. Refuses WORKLOAD_NOT_FOUND."""
-    lookup(tx, ask.caller, ask.id)
-    return Happenings(items=[_happening(row) for row in tx.rows(EVENTS, _stretch(ask))])
 
 
 def late_results(tx: Tx, ask: Ask[After], now: Now) -> LateResults:
@@ -295,27 +276,6 @@ def _failure(row: Row | Mapping[str, Any]) -> Failure | None:
     if row["failure_kind"] is None or row["state"] == "COMPLETED":
         return None
     return Failure(row["failure_kind"], row["failure_message"] or "")
-
-
-def _happening(row: Row) -> Happening:
-    token = row["fencing_token"]
-    return Happening(
-        seq=row["seq"],
-        at_ms=row["at_ms"],
-        kind=row["kind"],
-        tenant_id=row["tenant_id"],
-        application_id=row["application_id"],
-        workload_id=row["workload_id"],
-        worker_id=row["worker_id"],
-        claim_id=None if token is None else f"claim_{token}",
-        fencing_token=token,
-        from_state=row["from_state"],
-        to=row["to_state"],
-        eligible_at_ms=row["eligible_at_ms"],
-        expires_at_ms=row["expires_at_ms"],
-        end=row["end_kind"],
-        actor=row["actor"],
-    )
 
 
 def _late(row: Row, report: bytes) -> LateResult:

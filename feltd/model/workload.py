@@ -350,32 +350,6 @@ class Logs(Struct, frozen=True):
     final: bool
 
 
-class Happening(Struct, frozen=True, omit_defaults=True, rename={"from_state": "from"}):
-    """One event: the verb that was done, and between which states."""
-
-    seq: int
-    at_ms: int
-    kind: str
-    tenant_id: str | None = None
-    application_id: str | None = None
-    workload_id: str | None = None
-    worker_id: str | None = None
-    claim_id: str | None = None
-    fencing_token: int | None = None
-    from_state: str | None = None
-    to: str | None = None
-    eligible_at_ms: int | None = None
-    expires_at_ms: int | None = None
-    end: str | None = None
-    actor: str | None = None
-
-
-class Happenings(Struct, frozen=True):
-    """Events in order."""
-
-    items: list[Happening]
-
-
 class LateResult(Struct, frozen=True):
     """What a worker sent after its claim had ended: evidence, never the outcome."""
 

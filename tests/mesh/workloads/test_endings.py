@@ -5,7 +5,7 @@ from msgspec import structs
 
 from feltd.errors import Refused
 from feltd.identity.principals import LOCAL, OPEN
-from feltd.mesh import attempts, cancel, requeue, workloads
+from feltd.mesh import attempts, cancel, feed, requeue, workloads
 from feltd.mesh.states import WORKLOAD_STATES
 from feltd.model.base import Caller, Subject
 from feltd.model.workload import After, Cancel, Requeue, RetryPolicy
@@ -236,14 +236,14 @@ def test_what_happened_is_told_in_order(mesh: Mesh) -> None:
     held = mesh.claims(job, by=worker, start=True)
     mesh.say("log", held, lines=["one", "two"])
     mesh.say("complete", held, output={"pages": 3})
-    told = mesh.ask(workloads.happenings, After(limit=500), job).items
+    told = mesh.ask(feed.of_workload, After(limit=500), job).items
     assert [(one.from_state, one.to) for one in told if one.to] == [
         (None, "READY"),
         ("READY", "CLAIMED"),
         ("CLAIMED", "RUNNING"),
         ("RUNNING", "COMPLETED"),
     ]
-    later = mesh.ask(workloads.happenings, After(after=told[1].seq, limit=500), job).items
+    later = mesh.ask(feed.of_workload, After(after=told[1].seq, limit=500), job).items
     assert later == told[2:]
     logs = mesh.ask(workloads.logs, After(), job)
     assert ([line.text for line in logs.items], logs.final) == (["one", "two"], True)

@@ -32,8 +32,11 @@ CREATE TABLE concurrency_keys (
   name           TEXT    NOT NULL,             -- the key as the submitter writes it
   claims_max     INTEGER NOT NULL CHECK (claims_max >= 1),  -- the newest limit given holds for all of it
   active         INTEGER NOT NULL DEFAULT 0 CHECK (active >= 0),  -- live claims of it
+  changed_token  INTEGER NOT NULL DEFAULT 0,   -- newest fencing token when its limit was last changed
+  opening        INTEGER NOT NULL DEFAULT 0 CHECK (opening IN (0, 1)),  -- 1: it has room and the keeper still opens lanes of it
   UNIQUE (tenant_id, application_id, name)
 ) STRICT;
+CREATE INDEX concurrency_keys_opening ON concurrency_keys (key_seq) WHERE opening = 1;
 
 -- Work of one rate key: at most claims_max claims in any period_ms.
 CREATE TABLE rate_keys (
@@ -44,12 +47,13 @@ CREATE TABLE rate_keys (
   claims_max     INTEGER NOT NULL CHECK (claims_max >= 1),  -- the newest limit given holds for all of it
   period_ms      INTEGER NOT NULL CHECK (period_ms >= 1),   -- the newest period likewise
   uses           INTEGER NOT NULL DEFAULT 0 CHECK (uses >= 0),  -- claims ever counted
+  changed_use    INTEGER NOT NULL DEFAULT 0,   -- uses when its limit or period was last changed
   opens_at_ms    INTEGER,                      -- lease time at which it has room again; null: it has
   UNIQUE (tenant_id, application_id, name)
 ) STRICT;
 CREATE INDEX rate_keys_by_opening ON rate_keys (opens_at_ms, key_seq) WHERE opens_at_ms IS NOT NULL;
 
--- Use n may come when use n - claims_max is period_ms old or gone.
+-- Use n may come when use n - claims_max is period_ms old or gone. That one stays until the next.
 CREATE TABLE rate_uses (
   key_seq INTEGER NOT NULL REFERENCES rate_keys (key_seq) ON DELETE CASCADE,  -- the rate key
   number  INTEGER NOT NULL,                    -- 1, 2, 3 ... of the key
@@ -59,7 +63,7 @@ CREATE TABLE rate_uses (
 
 ALTER TABLE demands ADD COLUMN pool_id TEXT;  -- the pool its placement names, null: none
 ALTER TABLE demands ADD COLUMN pool_open INTEGER NOT NULL DEFAULT 1 CHECK (pool_open IN (0, 1));  -- 0: its pool is at its ceiling, so it has no head
-CREATE INDEX demands_of_pool ON demands (tenant_id, pool_id, demand_id) WHERE pool_id IS NOT NULL;
+CREATE INDEX demands_of_pool ON demands (tenant_id, pool_id, pool_open, head_rank, head_seq) WHERE pool_id IS NOT NULL;
 
 -- A lane is now of one demand and one pair of keys, and closes while a key has no room.
 CREATE TABLE lanes_of_keys (
@@ -81,8 +85,14 @@ DROP TABLE lanes;
 ALTER TABLE lanes_of_keys RENAME TO lanes;
 CREATE INDEX lanes_by_head ON lanes (demand_id, head_rank, head_seq)
  WHERE head_rank IS NOT NULL AND concurrency_open = 1 AND rate_open = 1;
-CREATE INDEX lanes_of_concurrency ON lanes (concurrency_key, lane_id) WHERE concurrency_key > 0;
-CREATE INDEX lanes_of_rate ON lanes (rate_key, lane_id) WHERE rate_key > 0;
+CREATE INDEX lanes_of_concurrency ON lanes (concurrency_key, concurrency_open, head_rank, head_seq) WHERE concurrency_key > 0;
+CREATE INDEX lanes_of_rate ON lanes (rate_key, rate_open, head_rank, head_seq) WHERE rate_key > 0;
+-- Due work behind a key without room: what an empty pull is told of.
+CREATE INDEX lanes_blocked ON lanes (demand_id)
+ WHERE head_rank IS NOT NULL AND (concurrency_open = 0 OR rate_open = 0);
+-- The workloads of a demand by lane, so that a lane without live work is found as well.
+DROP INDEX workloads_of_demand;
+CREATE INDEX workloads_of_demand ON workloads (demand_id, lane_id) WHERE demand_id IS NOT NULL;
 
 ALTER TABLE workloads ADD COLUMN timeouts TEXT NOT NULL DEFAULT '{}' CHECK (timeouts GLOB '{*}');  -- JSON object of queue_ms, start_ms, execution_ms, total_ms
 ALTER TABLE workloads ADD COLUMN runtime_policy TEXT NOT NULL DEFAULT '{}' CHECK (runtime_policy GLOB '{*}');  -- JSON object; travels in the claim
@@ -229,3 +239,7 @@ SELECT w.tenant_id,
   LEFT JOIN claims c ON c.worker_id = w.worker_id AND c.ended_at_ms IS NULL
  GROUP BY w.worker_id
  ORDER BY w.tenant_id, w.application_id, w.name;
+
+-- A pool that has room again while demands of it are still closed: the keeper goes on.
+ALTER TABLE pools ADD COLUMN opening INTEGER NOT NULL DEFAULT 0 CHECK (opening IN (0, 1));  -- 1: it has room and the keeper still opens demands of it
+CREATE INDEX pools_opening ON pools (tenant_id, pool_id) WHERE opening = 1;

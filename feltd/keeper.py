@@ -16,7 +16,7 @@ import structlog
 from feltd.clock import Now, wall_ms
 from feltd.config import Config
 from feltd.identity import answers
-from feltd.mesh import authority, due, overdue, sweep, vitals
+from feltd.mesh import authority, due, fences, overdue, sweep, vitals
 from feltd.store.tx import Tx
 
 #: Slices of one entry in one round; 20 slices of 200 rows are some 100 ms of the writer's time.
@@ -67,6 +67,7 @@ def rules(config: Config) -> tuple[Entry, ...]:
         Entry("promote", 0, due.promote, 500),
         Entry("prune_demands", 10_000, due.prune, 200),
         Entry("prune_answers", 60_000, answers.prune, 500),
+        Entry("prune_fences", 60_000, fences.prune, 500),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from feltd.api import (
     claims,
     events,
+    fences,
     grants,
     health,
     keys,
@@ -76,6 +77,7 @@ def routes(config: Config) -> tuple[Route, ...]:
         *workers.ROUTES,
         *workloads.ROUTES,
         *claims.ROUTES,
+        *fences.ROUTES,
         *events.ROUTES,
     )
 

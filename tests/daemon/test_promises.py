@@ -110,6 +110,10 @@ ENDED = (
     "UPDATE claims SET ended_at_ms = 9000, end_kind = 'completed', spent = 1,"
     " end_state = 'COMPLETED'"
 )
+LATE_RESULT = (
+    "UPDATE claims SET ended_at_ms = 9000, end_kind = 'completed', spent = 1, started_at_ms = 1,"
+    " end_state = 'COMPLETED'"
+)
 LOST_EVENT = "DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)"
 
 
@@ -157,6 +161,10 @@ LOST_EVENT = "DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)"
         ("JSON", "UPDATE workloads SET input = 'x' WHERE seq = 1"),
         ("JSON", "UPDATE workers SET granted_capabilities = '[x]'"),
         ("JSON", "UPDATE grants SET constraints = '{x}'"),
+        ("TIMEOUTS", "INSERT INTO deadlines VALUES ('workload_1', 900)"),
+        ("DEADLINES", "INSERT INTO deadlines VALUES ('workload_1', 2000)"),
+        ("DEADLINES", "UPDATE workloads SET timeouts = '{\"total_ms\":5}' WHERE seq = 1"),
+        ("IN_TIME", LATE_RESULT),
         ("HEADS", "UPDATE lanes SET head_rank = NULL, head_seq = NULL"),
         ("HEADS", "UPDATE demands SET head_seq = 2"),
         ("HEADS", "UPDATE applications SET demands = 2"),
@@ -164,6 +172,8 @@ LOST_EVENT = "DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)"
     ],
 )
 def test_a_broken_promise_is_found(file: sqlite3.Connection, promise_id: str, deed: str) -> None:
+    if promise_id == "IN_TIME":
+        file.execute("UPDATE workloads SET timeouts = '{\"execution_ms\":50}' WHERE seq = 2")
     assert file.execute(deed).rowcount != 0
     assert promise_id in broken(file, 1)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from feltd.model.capping import meeting
 from feltd.model.grant import ASK, DO, GrantConstraints, ResourceScope, RuntimeCaps
 
 #: Label keys that a worker never gives itself.
@@ -17,14 +18,6 @@ TRUSTED = "trusted/"
 
 #: Numbers that bound from above.
 CEILINGS = ("max_concurrency", "max_workers", "max_priority", "heartbeat_timeout_ms")
-RUNTIME_CEILINGS = ("max_cpu_millis", "max_memory_bytes", "max_duration_ms")
-#: Policies, the tightest first.
-RUNTIME_POLICIES = {
-    "network_policy": ("none", "loopback", "inherit"),
-    "filesystem_policy": ("none", "scratch", "inherit"),
-    "secret_policy": ("none", "inherit"),
-    "artifact_policy": ("none", "references"),
-}
 
 
 class Extent(NamedTuple):
@@ -131,7 +124,7 @@ def narrowed_constraints(child: GrantConstraints, parent: GrantConstraints) -> G
         labels=_labels(child.labels, parent.labels),
         workload_kinds=_kinds(child.workload_kinds, parent.workload_kinds),
         runtimes=_common(child.runtimes, parent.runtimes),
-        runtime_policy=_runtime(child.runtime_policy, parent.runtime_policy),
+        runtime_policy=meeting(child.runtime_policy, parent.runtime_policy),
     )
 
 
@@ -199,15 +192,3 @@ def _kinds(child: tuple[str, ...] | None, parent: tuple[str, ...] | None) -> tup
     both |= {kind for kind in child if kind.split("#")[0] in parent}
     both |= {kind for kind in parent if kind.split("#")[0] in child}
     return tuple(sorted(both))
-
-
-def _runtime(child: RuntimeCaps | None, parent: RuntimeCaps | None) -> RuntimeCaps | None:
-    if child is None or parent is None:
-        return parent if child is None else child
-    tighter: dict[str, Any] = {
-        name: _lower(getattr(child, name), getattr(parent, name)) for name in RUNTIME_CEILINGS
-    }
-    for name, ranks in RUNTIME_POLICIES.items():
-        named = [getattr(side, name) for side in (child, parent) if getattr(side, name)]
-        tighter[name] = min(named, key=ranks.index) if named else None
-    return RuntimeCaps(**tighter)

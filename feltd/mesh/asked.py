@@ -13,6 +13,7 @@ from msgspec.json import encode
 
 from feltd.clock import Now
 from feltd.mesh import due, policies, retry
+from feltd.model.capping import capped
 from feltd.model.grant import Grant
 from feltd.model.policy import Placement, RuntimePolicy, Timeouts, canonical, placement_text
 from feltd.model.workload import NewWorkload, Resources, RetryPolicy
@@ -94,7 +95,7 @@ def columns(body: NewWorkload, grant: Grant | None, now: Now) -> dict[str, Any]:
         "connection_scopes": text_of(body.connection_scopes),
         "retry_policy": text_of(body.retry_policy),
         "timeouts": text_of(body.timeouts),
-        "runtime_policy": policies.written(policies.capped(body.runtime_policy, caps)),
+        "runtime_policy": policies.written(capped(body.runtime_policy, caps)),
         "dependencies": text_of(body.dependencies),
         "dependency_policy": body.dependency_policy,
         "group_name": body.group,

@@ -19,7 +19,11 @@ LIVE = """
 SELECT w.workload_id, w.tenant_id, w.application_id, w.state, c.fencing_token,
        w.claim_worker_id, c.number AS attempt_number, c.issued_at_ms, w.expires_at_ms,
        w.definition_id, w.definition_revision, w.environment, w.capability_snapshot,
-       w.connection_scopes, w.timeouts, w.runtime_policy, w.traceparent, w.input
+       w.connection_scopes, w.timeouts, w.runtime_policy, w.traceparent, w.input,
+       (SELECT g.constraints
+          FROM workers k
+          JOIN grants g ON g.grant_id = k.authorization_grant_id
+         WHERE k.worker_id = w.claim_worker_id) AS constraints
   FROM claims c
   JOIN workloads w ON w.workload_id = c.workload_id
  WHERE c.fencing_token = :fencing_token
@@ -136,7 +140,7 @@ def shape(tx: Tx, row: Row, issued_at_ms: int, state: str) -> Claim:
         expires_at_ms=row["expires_at_ms"],
         input=_raw(row["input"]),
         timeouts=_raw(row["timeouts"]),
-        runtime_policy=_raw(policies.told(row["runtime_policy"])),
+        runtime_policy=Raw(policies.told_to(row["runtime_policy"], row["constraints"])),
         connection_scopes=_raw(row["connection_scopes"]),
         state=state,
         checkpoint=None if kept is None else _raw(kept["state"]),

@@ -1,30 +1,24 @@
 """Runtime policies: how they are stored, shown, and capped; the tighter word always wins.
 
 Pure. A row without one means the law's default, which every answer spells out, so that a worker in
-any language finds each member in its claim.
+any language finds each member in its claim. The creator's grant caps what is stored; the grant of
+the worker caps what its claim says.
 """
 
-from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
-from msgspec import structs
 from msgspec.json import decode, encode
 
-from feltd.model.grant import RuntimeCaps
+from feltd.model.capping import capped
+from feltd.model.grant import GrantConstraints
 from feltd.model.policy import RuntimePolicy
 
 DEFAULT = RuntimePolicy()
 DEFAULT_TEXT = encode(DEFAULT).decode()
 #: The column of a workload that says nothing of its own.
 NOTHING_SAID = "{}"
-
-#: From tight to loose.
-ORDERS: Mapping[str, Sequence[str]] = {
-    "network_policy": ("none", "loopback", "inherit"),
-    "filesystem_policy": ("none", "scratch", "inherit"),
-    "secret_policy": ("none", "inherit"),
-    "artifact_policy": ("none", "references"),
-}
-BOUNDS = ("max_cpu_millis", "max_memory_bytes", "max_duration_ms")
+#: A mesh has few different grants and policies, and asks for their combination at every claim.
+REMEMBERED = 1_024
 
 
 def written(policy: RuntimePolicy) -> str:
@@ -33,7 +27,7 @@ def written(policy: RuntimePolicy) -> str:
 
 
 def told(column: str) -> str:
-    """The policy of a column as JSON with every member, as a claim carries it."""
+    """The policy of a column as JSON with every member."""
     return DEFAULT_TEXT if column == NOTHING_SAID else column
 
 
@@ -42,17 +36,19 @@ def of(column: str) -> RuntimePolicy:
     return DEFAULT if column == NOTHING_SAID else decode(column, type=RuntimePolicy)
 
 
-def capped(policy: RuntimePolicy, caps: RuntimeCaps | None) -> RuntimePolicy:
-    """The policy within what a grant allows at most: member by member the tighter of both."""
-    if caps is None:
-        return policy
-    tighter: dict[str, object] = {}
-    for member in BOUNDS:
-        asked, most = getattr(policy, member), getattr(caps, member)
-        if most is not None and (asked is None or asked > most):
-            tighter[member] = most
-    for member, order in ORDERS.items():
-        asked, most = getattr(policy, member), getattr(caps, member)
-        if most is not None and order.index(asked) > order.index(most):
-            tighter[member] = most
-    return structs.replace(policy, **tighter) if tighter else policy
+def told_to(column: str, constraints: str | None) -> bytes:
+    """What a claim says: a workload's policy within the constraints of its worker's grant.
+
+    `constraints` is the column of that grant, None where there is none (--no-auth).
+    """
+    if constraints is None or '"runtime_policy"' not in constraints:
+        return told(column).encode()
+    return encode(combined(column, constraints))
+
+
+@lru_cache(REMEMBERED)
+def combined(column: str, constraints: str | None) -> RuntimePolicy:
+    """As `told_to`, as a policy."""
+    if constraints is None:
+        return of(column)
+    return capped(of(column), decode(constraints, type=GrantConstraints).runtime_policy)

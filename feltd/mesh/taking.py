@@ -66,7 +66,12 @@ UPDATE workloads
    AND eligible_at_ms <= :now_ms
 RETURNING workload_id, tenant_id, application_id, state, fencing_token, claim_worker_id, input,
           attempt_number, expires_at_ms, lane_id, demand_id, definition_id, definition_revision,
-          environment, capability_snapshot, connection_scopes, timeouts, runtime_policy, traceparent
+          environment, capability_snapshot, connection_scopes, timeouts, runtime_policy,
+          traceparent,
+          (SELECT g.constraints
+             FROM workers k
+             JOIN grants g ON g.grant_id = k.authorization_grant_id
+            WHERE k.worker_id = :worker_id) AS constraints
 """
 
 

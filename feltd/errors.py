@@ -51,6 +51,8 @@ _ROWS = (
     ),
     Code("WORKER_TRANSITION_DENIED", 409, "fix_request", "The lifecycle has no such edge"),
     Code("WORKER_BUSY", 409, "ask_operator", "The worker or its name is in use"),
+    Code("WORKER_POOL_EXISTS", 409, "fix_request", "Worker pool exists"),
+    Code("WORKER_POOL_NOT_FOUND", 404, "fix_request", "Worker pool not found"),
     Code(
         "WORKER_RECONCILIATION_DENIED", 409, "register", "The reconciliation names another contract"
     ),
@@ -69,7 +71,9 @@ _ROWS = (
     Code("GRANT_NOT_FOUND", 404, "stop", "No such grant"),
     Code("GRANT_DENIED", 403, "stop", "The grant is not usable by the caller"),
     Code("KEY_NOT_FOUND", 404, "fix_request", "No such key"),
+    Code("HOLD_NOT_FOUND", 404, "fix_request", "No such hold"),
     Code("CLAIM_NOT_FOUND", 404, "fix_request", "No such claim"),
+    Code("GROUP_NOT_FOUND", 404, "fix_request", "No such group"),
     Code("PLACEMENT_NOT_FOUND", 404, "fix_request", "No such placement decision"),
     Code("WORKLOAD_NOT_FOUND", 404, "fix_request", "No such workload"),
     Code("WORKLOAD_INVALID", 422, "fix_request", "The workload does not fit"),
@@ -81,6 +85,7 @@ _ROWS = (
     Code(
         "WORKLOAD_CAPABILITY_DENIED", 403, "pull", "The worker lacks a capability of the workload"
     ),
+    Code("WORKLOAD_DEPENDENCY_INVALID", 422, "fix_request", "A dependency is not there"),
     Code("WORKLOAD_IDEMPOTENCY_CONFLICT", 409, "fix_request", "The key names other work"),
     Code("WORKLOAD_SECRET_IN_TEXT", 422, "fix_request", "The text looks like a secret"),
     Code("WORKLOAD_STORAGE_FAILURE", 503, "repeat", "The storage failed while changing a workload"),

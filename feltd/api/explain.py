@@ -51,6 +51,15 @@ EXPLANATIONS: dict[str, Explanation] = {
         "Drain the worker and wait, or register with takeover: true when the other process is "
         "to be replaced.",
     ),
+    "WORKER_POOL_EXISTS": Explanation(
+        "The tenant has a pool of this id with other members.",
+        "Change it with PUT /v1/pools/{id}, or choose another id.",
+    ),
+    "WORKER_POOL_NOT_FOUND": Explanation(
+        "The tenant has no pool of this id for the application: it was never made, was deleted, or "
+        "belongs to another tenant or application.",
+        "Make the pool, or name one that GET /v1/pools lists.",
+    ),
     "WORKER_RECONCILIATION_DENIED": Explanation(
         "worker_version or capability_version is not the registered one.",
         "Register again, then reconcile with the answer's values.",
@@ -97,6 +106,10 @@ EXPLANATIONS: dict[str, Explanation] = {
     "KEY_NOT_FOUND": Explanation(
         "The id was never made here or belongs to another tenant.",
         "List the keys.",
+    ),
+    "HOLD_NOT_FOUND": Explanation(
+        "The id was never a hold here, or the hold is of another tenant.",
+        "Look for its id with GET /v1/holds; one that has ended needs no lifting.",
     ),
     "CLAIM_NOT_FOUND": Explanation(
         "The id was never issued here, was pruned, or belongs to another tenant.",

@@ -9,7 +9,7 @@ from msgspec.json import encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import audit, principals
-from feltd.mesh import attempts, drain, lifecycle, states, workers
+from feltd.mesh import attempts, drain, lifecycle, membership, quarantine, states, workers
 from feltd.model.base import Ask
 from feltd.model.worker import Transition, Worker
 from feltd.store.tx import Row, Tx
@@ -68,8 +68,8 @@ def transition(tx: Tx, ask: Ask[Transition], now: Now) -> Worker:
 def remove(tx: Tx, ask: Ask[None], now: Now) -> None:
     """Take a worker out of the mesh; its name may register again, as a new incarnation.
 
-    A drain of it is forgotten. Refuses WORKER_BUSY while it holds live claims, WORKER_NOT_FOUND
-    also when it was removed before.
+    A drain or quarantine of it is forgotten, and it leaves its pools. Refuses WORKER_BUSY while it
+    holds live claims, WORKER_NOT_FOUND also when it was removed before.
     """
     row = _row(tx, ask, now)
     worker_id = row["worker_id"]
@@ -77,9 +77,11 @@ def remove(tx: Tx, ask: Ask[None], now: Now) -> None:
     if held:
         raise Refused("WORKER_BUSY", "worker with active claims cannot be removed", used=len(held))
     drain.lift(tx, worker_id)
+    quarantine.lift(tx, worker_id)
     if not lifecycle.go_offline(tx, worker_id, "removed"):
         lifecycle.lose(tx, worker_id, "removed")
     tx.change(REMOVE, {"worker_id": worker_id, "now_ms": now.lease_ms})
+    membership.expel(tx, row["tenant_id"], worker_id, now)
     _tell(tx, ask, now, "remove", row)
     _act(tx, ask, now, "remove")
     tx.tell("worker", worker_id)

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, structs
 from feltd.clock import Now
 from feltd.identity import principals
 from feltd.identity.pages import fill
-from feltd.mesh import lifecycle, workers
+from feltd.mesh import lifecycle, membership, placement, pools, workers
 from feltd.model.base import Ask, Caller, Name
 from feltd.model.page import PageAsk as KeysetAsk
 from feltd.model.worker import RECENT_MAX, EndedClaim, Health, Lifecycle, Worker
@@ -26,7 +26,8 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.runtime, k.version,
        k.registered_at_ms, k.last_seen_at_ms, k.clock_skew_ms, k.authorization_grant_id,
        k.authority_live, k.authority_unsettled, k.authority_expires_at_ms, k.drain_by,
        k.drain_reason, k.drain_at_ms, k.drain_until, k.no_renew_after_at_ms, k.reported,
-       k.removed_at_ms
+       k.removed_at_ms, k.quarantined_by, k.quarantine_reason, k.quarantined_at_ms,
+       k.quarantined_until_at_ms
   FROM workers k
  WHERE (k.registered_at_ms, k.worker_id) < (:at_ms, :id)
  ORDER BY k.registered_at_ms DESC, k.worker_id DESC
@@ -41,7 +42,8 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.runtime, k.version,
        k.registered_at_ms, k.last_seen_at_ms, k.clock_skew_ms, k.authorization_grant_id,
        k.authority_live, k.authority_unsettled, k.authority_expires_at_ms, k.drain_by,
        k.drain_reason, k.drain_at_ms, k.drain_until, k.no_renew_after_at_ms, k.reported,
-       k.removed_at_ms
+       k.removed_at_ms, k.quarantined_by, k.quarantine_reason, k.quarantined_at_ms,
+       k.quarantined_until_at_ms
   FROM workers k
  WHERE k.tenant_id = :tenant_id
    AND (k.registered_at_ms, k.worker_id) < (:at_ms, :id)
@@ -62,12 +64,16 @@ SELECT c.fencing_token, c.workload_id, w.definition_id, c.number, c.issued_at_ms
 
 
 class Filter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`GET /v1/workers`; every member narrows, `label` (key=value) may come several times."""
+    """`GET /v1/workers`; every member narrows, `label` (key=value) may come several times.
+
+    `pool_id` keeps the members of a pool of the tenant that is named, or the caller's only one.
+    """
 
     tenant_id: Name | None = None
     application_id: Name | None = None
     lifecycle: Lifecycle | None = None
     health: Health | None = None
+    pool_id: Name | None = None
     label: list[str] = []
     limit: Annotated[int, Meta(ge=1, le=500)] = 50
     cursor: str | None = None
@@ -114,15 +120,17 @@ def get(tx: Tx, ask: Ask[Look], now: Now) -> Worker:
 def page(tx: Tx, ask: Ask[PageAsk], now: Now) -> Page:
     """Workers of the caller's tenants, newest registration first, without the removed ones.
 
-    Reads at most 20,000 rows to fill a page.
+    Reads at most 20,000 rows to fill a page. Refuses WORKER_POOL_NOT_FOUND where it is asked for
+    the members of a pool that is none of the tenant's.
     """
     wanted = ask.body
     matches = _matcher(ask.caller, wanted)
+    belongs = _belonging(tx, wanted)
     tenants = ask.caller.tenants
     tenant_id = wanted.tenant_id or (tenants[0] if len(tenants) == 1 else "*")
 
     def keep(row: Row) -> Worker | None:
-        if not matches(row):
+        if not matches(row) or not belongs(row):
             return None
         claims = workers.live_claims(tx, row["worker_id"])
         if wanted.filter.lifecycle not in (None, lifecycle.shown(row, len(claims))):
@@ -157,6 +165,21 @@ def _matcher(caller: Caller, wanted: PageAsk) -> Callable[[Row], bool]:
         )
 
     return matches
+
+
+def _belonging(tx: Tx, wanted: PageAsk) -> Callable[[Row], bool]:
+    """Whether a row is a member of the pool that is asked for; of none, every row is."""
+    if wanted.filter.pool_id is None:
+        return lambda row: True
+    pool = pools.known(tx, wanted.tenant_id or "", wanted.filter.pool_id)
+    application_id, rule = pool["application_id"], membership.rule_of(pool)
+
+    def belongs(row: Row) -> bool:
+        return application_id in (None, row["application_id"]) and placement.member(
+            placement.of_worker(row), rule
+        )
+
+    return belongs
 
 
 def _ended(claim: Row) -> EndedClaim:

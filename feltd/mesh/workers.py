@@ -11,7 +11,7 @@ from feltd.clock import Now
 from feltd.identity import principals
 from feltd.mesh import events, lifecycle
 from feltd.model.base import Caller
-from feltd.model.worker import CONTRACT_VERSION, Capacity, Drain, Worker
+from feltd.model.worker import CONTRACT_VERSION, Capacity, Drain, Quarantine, Worker
 from feltd.store.tx import Row, Tx
 
 #: Accepted calls refresh last_seen at most this often: a heartbeat timeout is at least 2 s.
@@ -25,7 +25,8 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.runtime, k.version,
        k.registered_at_ms, k.last_seen_at_ms, k.clock_skew_ms, k.authorization_grant_id,
        k.authority_live, k.authority_unsettled, k.authority_expires_at_ms, k.drain_by,
        k.drain_reason, k.drain_at_ms, k.drain_until, k.no_renew_after_at_ms, k.reported,
-       k.removed_at_ms
+       k.removed_at_ms, k.quarantined_by, k.quarantine_reason, k.quarantined_at_ms,
+       k.quarantined_until_at_ms
   FROM workers k
  WHERE k.worker_id = :worker_id
 """
@@ -122,6 +123,7 @@ def show(row: Row, claims: list[str]) -> Worker:
         claims=claims,
         offline_reason=row["offline_reason"],
         drain=drain_of(row),
+        quarantine=quarantine_of(row),
         reported=None if row["reported"] is None else _raw(row["reported"]),
     )
 
@@ -136,6 +138,18 @@ def drain_of(row: Row) -> Drain | None:
         at_ms=row["drain_at_ms"],
         until=row["drain_until"],
         no_renew_after_at_ms=row["no_renew_after_at_ms"],
+    )
+
+
+def quarantine_of(row: Row) -> Quarantine | None:
+    """The quarantine that stands, if one does; past its instant until the keeper comes by."""
+    if row["quarantined_at_ms"] is None:
+        return None
+    return Quarantine(
+        by=row["quarantined_by"],
+        reason=row["quarantine_reason"],
+        at_ms=row["quarantined_at_ms"],
+        until_at_ms=row["quarantined_until_at_ms"],
     )
 
 

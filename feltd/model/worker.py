@@ -105,6 +105,15 @@ class Drain(Struct, frozen=True, omit_defaults=True, kw_only=True):
     no_renew_after_at_ms: int | None = None
 
 
+class Quarantine(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A quarantine that stands: by whom, why, since when, and until which wall time."""
+
+    by: str
+    reason: str
+    at_ms: int
+    until_at_ms: int | None = None
+
+
 class Reported(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What the last beat told of the worker; decides nothing."""
 
@@ -163,6 +172,7 @@ class Worker(Struct, frozen=True, omit_defaults=True, kw_only=True):
     claims: list[str]
     offline_reason: str | None = None
     drain: Drain | None = None
+    quarantine: Quarantine | None = None
     reported: Raw | None = None
     recent: list[EndedClaim] | None = None
 
@@ -266,6 +276,13 @@ class Drained(Struct, frozen=True, kw_only=True):
     outstanding_claims: list[Outstanding]
     safe_to_stop: bool
     safe_at_ms: int | None
+
+
+class Quarantining(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`POST …/quarantine`. `until_at_ms` is wall time; without it the worker waits for a person."""
+
+    reason: Annotated[Sentence, Meta(min_length=1)]
+    until_at_ms: Instant | None = None
 
 
 class Transition(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -6,42 +6,10 @@ finding: refused text can be sent again with on_secret "redact".
 
 import re
 from collections.abc import Mapping
-from functools import partial
-from typing import NamedTuple
 
 from feltd.errors import Refused
 from feltd.identity import bearer
-
-
-class Rule(NamedTuple):
-    """One kind of secret; the whole match is replaced, or its group `secret` if it has one."""
-
-    name: str
-    pattern: re.Pattern[str]
-
-
-#: In the order they are tried; the first that matches names the refusal.
-RULES = (
-    Rule("feltd-key", re.compile(r"felt_[sahw]_[0-9A-Za-z]{12}_[0-9A-Za-z]{40,60}")),
-    Rule("bearer", re.compile(r"(?i)\bBearer\s+(?P<secret>[A-Za-z0-9._~+/=\-]{16,})")),
-    Rule(
-        "pem",
-        re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z0-9 ]*-----|\Z)"),
-    ),
-    Rule("aws-key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
-    Rule("google-key", re.compile(r"\bAIza[0-9A-Za-z_\-]{35}")),
-    Rule("github-token", re.compile(r"\b(?:gh[pousr]_[0-9A-Za-z]{36,}|github_pat_\w{22,})")),
-    Rule("gitlab-token", re.compile(r"\bglpat-[0-9A-Za-z_\-]{20,}")),
-    Rule("slack-token", re.compile(r"\bxox[abprs]-[0-9A-Za-z\-]{10,}")),
-    Rule("stripe-key", re.compile(r"\b[rs]k_live_[0-9A-Za-z]{16,}")),
-    Rule(
-        "assignment",
-        re.compile(
-            r"""(?i)(?<!fencing_)(?:password|passwd|secret|token|api[_-]?key)"""
-            r"""\s*[:=]\s*["']?(?P<secret>\S{8,})"""
-        ),
-    ),
-)
+from feltd.model.secret_text import RULES, Rule, covered, is_cover
 
 
 def found(text: str) -> str | None:
@@ -64,9 +32,7 @@ def holds_key(text: str) -> bool:
 
 def redacted(text: str) -> str:
     """The text with `‹redacted: rule›` in place of everything that looks like a secret."""
-    for rule in RULES:
-        text = rule.pattern.sub(partial(_covered, rule), text)
-    return text
+    return covered(text, _counts)
 
 
 def screened(text: str, on_secret: str, pointer: str) -> str:
@@ -100,16 +66,6 @@ def screen_labels(labels: Mapping[str, str]) -> None:
             )
 
 
-def _covered(rule: Rule, match: re.Match[str]) -> str:
-    if not _counts(rule, match):
-        return match[0]
-    cover = f"‹redacted: {rule.name}›"
-    if "secret" not in rule.pattern.groupindex:
-        return cover
-    start, end = (place - match.start() for place in match.span("secret"))
-    return match[0][:start] + cover + match[0][end:]
-
-
 def _counts(rule: Rule, match: re.Match[str]) -> bool:
     # Our own shape has a checksum: what fails it is no key of ours (and redaction is no secret).
     if rule.name == "feltd-key":
@@ -117,4 +73,4 @@ def _counts(rule: Rule, match: re.Match[str]) -> bool:
             bearer.parse(match[0][:length]) is not None
             for length in range(len(match[0]), bearer.BEARER_CHARS - 1, -1)
         )
-    return "secret" not in rule.pattern.groupindex or not match["secret"].startswith("‹redacted")
+    return not is_cover(rule, match)

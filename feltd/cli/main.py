@@ -33,6 +33,7 @@ COMMANDS: dict[str, Entry] = {
     "worker": Entry("feltd.cli.worker:worker", "Run a worker; list, drain, recover workers."),
     "workload": Entry("feltd.cli.workload:workload", "Create, watch, cancel, requeue work."),
     "claim": Entry("feltd.cli.claim:claim", "See who holds what; take it away."),
+    "events": Entry("feltd.cli.events:events", "What happens, as it happens; for each, a program."),
     "keys": Entry("feltd.cli.keys:keys", "Make and end API keys."),
     "grants": Entry("feltd.cli.grants:grants", "Issue and end grants."),
     "health": Entry("feltd.cli.health:health", "What the daemon says of itself."),

@@ -8,6 +8,7 @@ import click
 from feltd.cli.output import ExamplesGroup, cell, facts, say_json, table, when
 from feltd.cli.parse import DURATION, expiry, json_value, labels
 from feltd.cli.remote import connect, remote
+from feltd.cli.timeline import timeline
 from feltd.clock import wall_ms
 from feltd.worker.client import Client
 
@@ -35,6 +36,9 @@ STATES = ("READY", "CLAIMED", "RUNNING", "CHECKPOINTED", *FINAL)
 )
 def workload() -> None:
     """Create, watch, cancel and requeue work."""
+
+
+workload.add_command(timeline)
 
 
 @workload.command(

@@ -98,8 +98,8 @@ def drain(tx: Tx, ask: Ask[DrainRequest], now: Now) -> Drained:
     if own:
         workers.heard(tx, worker_id, now)
         # Its own call proves that it lives, so a worker that never beat can leave at once too.
-        if row["lifecycle"] == "REGISTERED":
-            lifecycle.make_ready(tx, worker_id)
+        if row["lifecycle"] == "REGISTERED" and lifecycle.make_ready(tx, worker_id):
+            workers.told(tx, now, "ready", row, from_state="REGISTERED", to_state="READY")
     actor = str(ask.caller.subject)
     if begun and row["lifecycle"] != "READY":
         # No edge yet: the intent alone is the news.

@@ -1,8 +1,8 @@
 """A worker says that it lives, and is told where its account of its claims is wrong.
 
 What it reports is compared with the rows and shown; it changes only health and liveness, and those
-by the daemon's clock. Heartbeats write neither event nor audit row. A beat never brings a lost
-worker back: that is reconcile's.
+by the daemon's clock. Heartbeats write neither event nor audit row; a first beat that makes the
+worker READY tells of that edge. A beat never brings a lost worker back: that is reconcile's.
 """
 
 from collections.abc import Collection, Iterable
@@ -96,7 +96,8 @@ def heartbeat(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
         },
     )
     if row["lifecycle"] != "READY" or row["drain_at_ms"] is not None:
-        lifecycle.make_ready(tx, row["worker_id"])
+        if lifecycle.make_ready(tx, row["worker_id"]):
+            workers.told(tx, now, "ready", row, from_state=row["lifecycle"], to_state="READY")
         drain.settle(tx, row["worker_id"], now)
     return _answer(tx, ask, now)
 

@@ -124,7 +124,7 @@ def register(tx: Tx, ask: Ask[Registering], now: Now) -> Admitted:
     else:
         _other_process(tx, now, row, told, said)
         changed = True
-    _write_down(tx, ask, now, place["worker_id"], changed)
+    _write_down(tx, ask, now, place["worker_id"], row, changed)
     return Admitted(
         row is None or row["removed_at_ms"] is not None, _answer(tx, ask, now, place["worker_id"])
     )
@@ -270,12 +270,22 @@ def _other_process(tx: Tx, now: Now, row: Row, told: Registration, said: dict[st
     tx.tell("worker", worker_id)
 
 
-def _write_down(tx: Tx, ask: Ask[Registering], now: Now, worker_id: str, changed: bool) -> None:
+def _write_down(
+    tx: Tx, ask: Ask[Registering], now: Now, worker_id: str, before: Row | None, changed: bool
+) -> None:
     """The event of a worker that changed; the deed also where only a key is made."""
     actor = str(ask.caller.subject)
     if changed:
         row = workers.present(tx, worker_id)
-        workers.told(tx, now, "register", row, to_state=row["lifecycle"], actor=actor)
+        workers.told(
+            tx,
+            now,
+            "register",
+            row,
+            from_state=None if before is None else before["lifecycle"],
+            to_state=row["lifecycle"],
+            actor=actor,
+        )
     if changed or ask.body.registration.issue_key:
         audit.act(tx, now, actor, "register", worker_id, body=encode(ask.body.registration))
 

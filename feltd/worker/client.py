@@ -20,6 +20,9 @@ from feltd.worker.transport import PATIENCE_MS, Call, Transport
 
 Json = dict[str, Any]
 
+#: Events asked for at once: the most there are in a page.
+PAGE = 500
+
 
 class AsyncClient:
     """The daemon at `url` (else FELTD_URL) for the bearer `key` (else FELTD_KEY).
@@ -213,6 +216,34 @@ class AsyncClient:
         path = _path("workers", worker_id, "exchange")
         return _object(await self.call("POST", path, body, wait_ms=wait_ms, **how))
 
+    # -- events
+
+    async def events(
+        self, after: int | None = None, *, follow: bool = True, wait_ms: int = 20_000
+    ) -> AsyncIterator[Json]:
+        """What happened in the key's tenants, one event after another, none missing, none twice.
+
+        Begins behind seq `after`; None: at the oldest kept. At the end of the feed it waits for
+        more, through any outage of the daemon, unless `follow` is off. Whoever keeps the seq of
+        the last event he is done with goes on from there. Raises Refusal EVENTS_COMPACTED where
+        the feed does not reach back to `after` any more.
+        """
+        while True:
+            page = await self.call(
+                "GET",
+                "/v1/events",
+                query={"after": after, "limit": PAGE, "wait_ms": wait_ms if follow else None},
+                wait_ms=wait_ms if follow else 0,
+                patience_ms=None if follow else self.patience_ms,
+            )
+            for event in page["items"]:
+                yield event
+            full = len(page["items"]) == PAGE
+            # A page that is not full is all there is up to its head.
+            after = page["items"][-1]["seq"] if full else page["head"]
+            if not (full or follow):
+                return
+
     # -- workloads and claims
 
     async def create(self, body: Json) -> Json:
@@ -327,6 +358,14 @@ class Client:
     def pages(self, path: str, **query: Any) -> Iterator[Json]:
         """Every item of a list, page by page, in the list's order."""
         items = self._client.pages(path, **query)
+        while (item := self.drive(_next(items))) is not None:
+            yield item
+
+    def events(
+        self, after: int | None = None, *, follow: bool = True, wait_ms: int = 20_000
+    ) -> Iterator[Json]:
+        """What happened, one event after another. See AsyncClient.events."""
+        items = self._client.events(after, follow=follow, wait_ms=wait_ms)
         while (item := self.drive(_next(items))) is not None:
             yield item
 

@@ -6,6 +6,8 @@ from feltd.identity.bearer import DIGITS, FRESH_CHARS
 
 #: 62^16 is 95 bits: ids are never guessed and never meet.
 RECORD_CHARS = 16
+#: A tenant has few holds; 62^10 is 59 bits.
+HOLD_CHARS = 10
 
 
 def characters(count: int) -> str:
@@ -21,3 +23,8 @@ def key_material() -> str:
 def grant_id() -> str:
     """The id of a new grant."""
     return "grant_" + characters(RECORD_CHARS)
+
+
+def hold_id() -> str:
+    """The id of a new hold, short enough to be typed."""
+    return "hold_" + characters(HOLD_CHARS)

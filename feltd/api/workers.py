@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from feltd.api import fresh, wire
-from feltd.api.door import in_tenant, tenant_filter
+from feltd.api.door import in_tenant, tenant_filter, tenant_of
 from feltd.api.repeats import submit_once
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
 from feltd.clock import Now
 from feltd.identity import grants
-from feltd.mesh import drain, heartbeat, moves, reconcile, register, roster
+from feltd.mesh import drain, heartbeat, moves, quarantine, reconcile, register, roster
 from feltd.model.base import Ask
 from feltd.model.claim import OUTPUT_BYTES_MAX
 from feltd.model.worker import (
@@ -22,6 +22,7 @@ from feltd.model.worker import (
     DrainRequest,
     Heartbeat,
     HeartbeatAnswer,
+    Quarantining,
     Reconciled,
     Reconciliation,
     Registered,
@@ -83,6 +84,16 @@ async def resume_worker(request: Request) -> Reply:
     return await _once(request, drain.resume, None)
 
 
+async def quarantine_worker(request: Request) -> Reply:
+    """See quarantine.quarantine."""
+    return await _once(request, quarantine.quarantine, request.decode(Quarantining))
+
+
+async def unquarantine_worker(request: Request) -> Reply:
+    """See quarantine.unquarantine."""
+    return await _once(request, quarantine.unquarantine, None)
+
+
 async def recover_worker(request: Request) -> Reply:
     """See moves.recover."""
     return await _once(request, moves.recover, None)
@@ -102,7 +113,8 @@ async def remove_worker(request: Request) -> Reply:
 async def list_workers(request: Request) -> Reply:
     """Newest registration first; see roster.page."""
     query = request.query(roster.Filter)
-    tenant_id = tenant_filter(request)
+    # A pool is keyed by its tenant, so one must be known.
+    tenant_id = tenant_filter(request) if query.pool_id is None else tenant_of(request)
     labels = dict(_pair(text) for text in query.label)
     secret = request.app.keyring.cursor_secret
     bound = [
@@ -112,6 +124,7 @@ async def list_workers(request: Request) -> Reply:
         query.application_id,
         query.lifecycle,
         query.health,
+        query.pool_id,
         labels,
     ]
     after = None
@@ -239,6 +252,7 @@ ROUTES = (
         scope=READ,
         query=roster.Filter,
         answer=WorkerPage,
+        responses={404: "No such pool"},
     ),
     Route(
         method="GET",
@@ -317,6 +331,31 @@ ROUTES = (
         tag="worker",
         handler=resume_worker,
         summary="End a drain",
+        scope=OPERATE,
+        answer=Worker,
+        responses=_GONE,
+    ),
+    Route(
+        method="POST",
+        path="/v1/workers/{id}/quarantine",
+        operation="quarantine",
+        tag="worker",
+        handler=quarantine_worker,
+        summary="Give a worker no new work; what it holds goes on",
+        scope=OPERATE,
+        body=Quarantining,
+        answer=Worker,
+        invalid_code="WORKER_INVALID",
+        example={"reason": "its disk fails"},
+        responses=_GONE,
+    ),
+    Route(
+        method="POST",
+        path="/v1/workers/{id}/unquarantine",
+        operation="unquarantine",
+        tag="worker",
+        handler=unquarantine_worker,
+        summary="End a quarantine",
         scope=OPERATE,
         answer=Worker,
         responses=_GONE,

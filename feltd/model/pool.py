@@ -8,12 +8,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from feltd.model.base import Id, Labels, Name, Names
+from feltd.model.base import PRINTABLE, Id, Labels, Name, Names
 
 #: As many live claims as the daemon is made for; a higher ceiling limits nothing.
 CEILING_MAX = 1_000_000
 
 WorkerIds = Annotated[tuple[Id, ...], Meta(max_length=256)]
+#: What people call it.
+Title = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
 Ceiling = Annotated[int, Meta(ge=1, le=CEILING_MAX)]
 
 
@@ -25,7 +27,7 @@ class NewPool(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     pool_id: Name
-    name: Name
+    name: Title
     tenant_id: Name | None = None
     application_id: Name | None = None
     capabilities: Names = ()

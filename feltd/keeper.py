@@ -16,7 +16,17 @@ import structlog
 from feltd.clock import Now, wall_ms
 from feltd.config import Config
 from feltd.identity import answers
-from feltd.mesh import authority, due, fences, overdue, sweep, vitals
+from feltd.mesh import (
+    authority,
+    dependencies,
+    due,
+    fences,
+    holds,
+    overdue,
+    quarantine,
+    sweep,
+    vitals,
+)
 from feltd.store.tx import Tx
 
 #: Slices of one entry in one round; 20 slices of 200 rows are some 100 ms of the writer's time.
@@ -62,7 +72,10 @@ def rules(config: Config) -> tuple[Entry, ...]:
         Entry("detect_failures", 0, detect_failures, 50),
         Entry("recover_leases", 0, sweep.recover, 200),
         Entry("end_timeouts", 0, overdue.end_timeouts, 200),
+        Entry("end_holds", 0, holds.end_due, 50),
+        Entry("end_quarantines", 0, quarantine.end_due, 200),
         Entry("sweep_authority", 0, authority.sweep, 50),
+        Entry("settle_dependencies", 0, dependencies.settle, 200),
         Entry("rescale_not_before", 0, due.rescale, 500),
         Entry("promote", 0, due.promote, 500),
         Entry("prune_demands", 10_000, due.prune, 200),

@@ -119,6 +119,10 @@ EXPLANATIONS: dict[str, Explanation] = {
         "The id was never given here, was pruned, or belongs to another tenant.",
         "List the placements of the workload.",
     ),
+    "GROUP_NOT_FOUND": Explanation(
+        "No workload of this tenant ever named this group.",
+        "Check the name, and X-Feltd-Tenant where the key is of several tenants.",
+    ),
     "WORKLOAD_NOT_FOUND": Explanation(
         "The id was never created here, was pruned, or belongs to another tenant.",
         "Check the id; on a call that carries a fence, stop that piece of work.",
@@ -152,6 +156,11 @@ EXPLANATIONS: dict[str, Explanation] = {
     "WORKLOAD_CAPABILITY_DENIED": Explanation(
         "The snapshot is not a subset of what the worker was granted.",
         "Pull instead, or register with a grant that holds it.",
+    ),
+    "WORKLOAD_DEPENDENCY_INVALID": Explanation(
+        "A name in `dependencies` is no workload and no sealed group of the same tenant and "
+        "application; `errors` points at it. Another tenant's answers in the same words.",
+        "Create what it names first, seal the group, or leave the name out.",
     ),
     "WORKLOAD_IDEMPOTENCY_CONFLICT": Explanation(
         "The idempotency_key was used in this tenant and application with another body.",

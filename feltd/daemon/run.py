@@ -314,6 +314,9 @@ class Daemon:
             if topic == "deadline":
                 self.keeper.expect("end_timeouts", int(key))
                 continue
+            if topic == "settle":
+                self.keeper.expect("settle_dependencies", int(key))
+                continue
             self.context.door.told(topic, key)
             self.context.polls.told(topic, key)
 

@@ -81,7 +81,6 @@ def columns(body: NewWorkload, grant: Grant | None, now: Now) -> dict[str, Any]:
     return {
         "idempotency_key": body.idempotency_key,
         "rank": retry.rank(eligible_at_ms, body.priority),
-        "due": int(eligible_at_ms <= now.lease_ms),
         "eligible_at_ms": eligible_at_ms,
         "max_attempts": body.retry_policy.max_attempts,
         "priority": body.priority,

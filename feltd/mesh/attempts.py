@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.mesh import deadlines, demands, events, retry, workers
+from feltd.mesh import deadlines, demands, dependencies, events, retry, workers
 from feltd.store.tx import Row, Tx
 
 HELD = """
 SELECT w.workload_id, w.seq, w.tenant_id, w.application_id, w.state, w.fencing_token,
        w.claim_worker_id AS worker_id, w.expires_at_ms, w.started_at_ms, w.attempts_spent,
        w.max_attempts, w.releases, w.cancel_requested, w.priority, w.retry_policy, w.timeouts,
-       w.lane_id, w.demand_id, k.lifecycle
+       w.lane_id, w.demand_id, w.awaited, w.group_name, k.lifecycle
   FROM workloads w
   JOIN workers k ON k.worker_id = w.claim_worker_id
  WHERE w.workload_id = :workload_id
@@ -296,6 +296,8 @@ def _tell(tx: Tx, now: Now, held: Row, fate: retry.Fate, end: End) -> None:
     )
     if fate.state != "READY":
         tx.tell("workload", held["workload_id"])
+        if held["awaited"] or held["group_name"] is not None:
+            dependencies.ended(tx, now, held, fate.state)
     elif fate.eligible_at_ms is not None and fate.eligible_at_ms > now.lease_ms:
         tx.tell("due", str(fate.eligible_at_ms))
     elif fate.eligible_at_ms is not None:

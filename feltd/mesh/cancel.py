@@ -3,7 +3,7 @@
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import audit, principals
-from feltd.mesh import attempts, deadlines, demands, events, workloads
+from feltd.mesh import attempts, deadlines, demands, dependencies, events, workloads
 from feltd.mesh.states import LIVE_STATES
 from feltd.model.base import Ask, Caller
 from feltd.model.workload import Cancel, Workload
@@ -39,31 +39,40 @@ def cancel(tx: Tx, ask: Ask[Cancel], now: Now) -> Workload:
     """
     principals.confirm(tx, ask.caller, now)
     row = workloads.lookup(tx, ask.caller, ask.id)
-    _permit(ask.caller, row)
+    permit(ask.caller, row)
     if row["state"] == "COMPLETED":
         raise Refused("WORKLOAD_TRANSITION_DENIED", "the workload is COMPLETED: that is final")
-    if row["state"] in LIVE_STATES:
-        changed = _cancel_held(tx, ask, now, row)
-    else:
-        changed = _cancel_waiting(tx, ask, now, row)
-    if changed:
-        actor = str(ask.caller.subject)
+    actor = str(ask.caller.subject)
+    if call_off(tx, now, row, actor, force=ask.body.force):
         body = b"force" if ask.body.force else b""
         audit.act(tx, now, actor, "cancel", ask.id, reason=ask.body.reason, body=body)
     return workloads.shown(tx, workloads.lookup(tx, ask.caller, ask.id))
 
 
-def _permit(caller: Caller, row: Row) -> None:
+def call_off(tx: Tx, now: Now, row: Row, actor: str, *, force: bool) -> bool:
+    """Cancel what is not final, or ask its holder to; whether that changed anything.
+
+    The row has what a waiting or held workload has to be known by: see groups.MEMBERS. Who may do
+    it is the caller's to test, the audit the caller's to write.
+    """
+    if row["state"] in LIVE_STATES:
+        return _cancel_held(tx, now, row, actor, force)
+    return _cancel_waiting(tx, now, row, actor)
+
+
+def permit(caller: Caller, row: Row) -> None:
+    """Refuse FORBIDDEN to who may neither operate nor asked for this work itself."""
     own = row["requested_by"] == str(caller.subject) and caller.holds("workloads:create")
     if not own:
         principals.require_scope(caller, "workloads:operate")
 
 
-def _cancel_waiting(tx: Tx, ask: Ask[Cancel], now: Now, row: Row) -> bool:
-    if not tx.change(CANCEL_WAITING, {"workload_id": ask.id, "now_ms": now.lease_ms}):
+def _cancel_waiting(tx: Tx, now: Now, row: Row, actor: str) -> bool:
+    workload_id = row["workload_id"]
+    if not tx.change(CANCEL_WAITING, {"workload_id": workload_id, "now_ms": now.lease_ms}):
         return False
     if row["timeouts"] != deadlines.NONE:
-        deadlines.arm(tx, now, ask.id)
+        deadlines.arm(tx, now, workload_id)
     if row["due"]:
         demands.withdraw(tx, row["lane_id"], row["demand_id"])
     events.tell(
@@ -72,21 +81,25 @@ def _cancel_waiting(tx: Tx, ask: Ask[Cancel], now: Now, row: Row) -> bool:
         "cancel",
         tenant_id=row["tenant_id"],
         application_id=row["application_id"],
-        workload_id=ask.id,
+        workload_id=workload_id,
         from_state=row["state"],
         to_state="CANCELLED",
-        actor=str(ask.caller.subject),
+        actor=actor,
     )
-    tx.tell("workload", ask.id)
+    tx.tell("workload", workload_id)
+    if row["state"] == "PENDING":
+        dependencies.forget(tx, row["seq"])
+    if row["awaited"] or row["group_name"] is not None:
+        dependencies.ended(tx, now, row, "CANCELLED")
     return True
 
 
-def _cancel_held(tx: Tx, ask: Ask[Cancel], now: Now, row: Row) -> bool:
-    if ask.body.force:
-        actor = str(ask.caller.subject)
-        attempts.end_claim(tx, now, ask.id, attempts.End("cancelled_by_force", actor=actor))
+def _cancel_held(tx: Tx, now: Now, row: Row, actor: str, force: bool) -> bool:
+    workload_id = row["workload_id"]
+    if force:
+        attempts.end_claim(tx, now, workload_id, attempts.End("cancelled_by_force", actor=actor))
         return True
-    if not tx.change(ASK_HOLDER, {"workload_id": ask.id}):
+    if not tx.change(ASK_HOLDER, {"workload_id": workload_id}):
         return False
     # No state changes yet: the event names none.
     events.tell(
@@ -95,10 +108,10 @@ def _cancel_held(tx: Tx, ask: Ask[Cancel], now: Now, row: Row) -> bool:
         "cancel",
         tenant_id=row["tenant_id"],
         application_id=row["application_id"],
-        workload_id=ask.id,
+        workload_id=workload_id,
         worker_id=row["claim_worker_id"],
         fencing_token=row["fencing_token"],
-        actor=str(ask.caller.subject),
+        actor=actor,
     )
     tx.tell("worker", row["claim_worker_id"])
     return True

@@ -13,7 +13,7 @@ from msgspec.json import encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import grants, principals
-from feltd.mesh import asked, deadlines, demands, events, secrets, terms, workloads
+from feltd.mesh import asked, deadlines, demands, events, groups, parents, secrets, terms, workloads
 from feltd.mesh.asked import digest as body_digest
 from feltd.model.base import Ask, Caller
 from feltd.model.grant import Grant
@@ -55,15 +55,15 @@ INSERT INTO workloads (workload_id, tenant_id, application_id, idempotency_key, 
                        capability_snapshot, connection_scopes, retry_policy, placement, resources,
                        on_worker_lost, labels, traceparent, body_sha256, input, timeouts,
                        runtime_policy, dependencies, dependency_policy, group_name, concurrency,
-                       rate, pool_id, gated)
-VALUES (:workload_id, :tenant_id, :application_id, :idempotency_key, 'READY', :lane_id,
+                       rate, pool_id, gated, finished_at_ms, failure_kind, failure_message)
+VALUES (:workload_id, :tenant_id, :application_id, :idempotency_key, :state, :lane_id,
         :demand_id, :rank, :due, :eligible_at_ms, :max_attempts, :priority,
-        :not_before_at_ms, :now_ms, :now_ms, :environment, :definition_id,
+        :not_before_at_ms, :ready_at_ms, :now_ms, :environment, :definition_id,
         :definition_revision, :trigger, :requested_by, :authorization_grant_id,
         :capability_snapshot, :connection_scopes, :retry_policy, :placement, :resources,
         :on_worker_lost, :labels, :traceparent, :body_sha256, :input, :timeouts,
         :runtime_policy, :dependencies, :dependency_policy, :group_name, :concurrency,
-        :rate, :pool_id, :gated)
+        :rate, :pool_id, :gated, :finished_at_ms, :failure_kind, :failure_message)
 RETURNING seq
 """
 
@@ -82,11 +82,14 @@ class _Intake(NamedTuple):
 def create(tx: Tx, ask: Ask[Creation], now: Now) -> Created:
     """Make one workload, READY at once or at its not_before, and offer it to who waits.
 
+    With unfinished dependencies it is PENDING until they have ended; where one has already ended
+    otherwise than its policy asks, it is a dead letter `dependency_failed` at once.
     `ask.fresh` is any random text. Repeating with the same key and the same body gives the first
     workload, whatever became of it (a tombstone for 7 days after it was pruned). Refuses
     WORKLOAD_UNAUTHORIZED without a live grant of the caller that covers it,
     WORKLOAD_IDEMPOTENCY_CONFLICT for a key that names other work, WORKLOAD_INVALID for what does
-    not fit, WORKLOAD_SECRET_IN_TEXT for labels that look like a secret.
+    not fit or a sealed group, WORKLOAD_DEPENDENCY_INVALID for a dependency that is not there,
+    WORKLOAD_SECRET_IN_TEXT for labels that look like a secret.
     """
     principals.confirm(tx, ask.caller, now)
     made = _create(_Intake(tx, now, ask.caller, ask.fresh, {}, {}), ask.body, 0)
@@ -148,7 +151,10 @@ def _create(intake: _Intake, creation: Creation, place: int) -> Made | Tombstone
     named = intake.tx.row(NAMED, {**owner, "idempotency_key": body.idempotency_key})
     if named is not None:
         return _repeated(named, digest)
-    demand_id, lane_id = _demand(intake, body, owner)
+    standing = _standing(intake, creation.body, owner)
+    demand_id, lane_id = None, None
+    if standing.failed is None:
+        demand_id, lane_id = _demand(intake, body, owner)
     row: dict[str, Any] = {
         **owner,
         **asked.columns(body, grant, intake.now),
@@ -161,8 +167,23 @@ def _create(intake: _Intake, creation: Creation, place: int) -> Made | Tombstone
         "body_sha256": digest,
         "input": text.decode(),
     }
-    _store(intake.tx, intake.now, row)
-    return Made(row["workload_id"], "READY", created=True)
+    _store(intake.tx, intake.now, row, standing)
+    return Made(row["workload_id"], standing.state, created=True)
+
+
+def _standing(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> parents.Standing:
+    """What it waits for; the group it belongs to is open, and made when it is the first of it."""
+    if body.group is not None:
+        groups.join(intake.tx, intake.now, owner["tenant_id"], owner["application_id"], body.group)
+    if not body.dependencies:
+        return parents.Standing()
+    return parents.look(
+        intake.tx,
+        owner["tenant_id"],
+        owner["application_id"],
+        body.dependencies,
+        body.dependency_policy,
+    )
 
 
 def _grant(intake: _Intake, grant_id: str | None) -> Grant | None:
@@ -207,15 +228,27 @@ def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tup
     return found
 
 
-def _store(tx: Tx, now: Now, row: dict[str, Any]) -> None:
-    """Insert the row, offer it when it is due, and write down that it came."""
+def _store(tx: Tx, now: Now, row: dict[str, Any], standing: parents.Standing) -> None:
+    """Insert the row in the state it begins in, offer it when it is due, write down that it came.
+
+    What is a dead letter at once keeps no lane; what waits for others is not due.
+    """
+    ready, failed = standing.state == "READY", standing.failed is not None
+    row["state"] = standing.state
+    row["due"] = int(ready and row["eligible_at_ms"] <= now.lease_ms)
+    row["ready_at_ms"] = now.lease_ms if ready else None
+    row["finished_at_ms"] = now.lease_ms if failed else None
+    row["failure_kind"] = "dependency_failed" if failed else None
+    row["failure_message"] = standing.failed
     made = tx.rows(CREATE, row)[0]
+    if standing.waits:
+        parents.register(tx, made["seq"], standing)
     if row["timeouts"] != deadlines.NONE:
         deadlines.arm(tx, now, row["workload_id"])
     if row["due"]:
         demands.offer(tx, row["lane_id"], row["demand_id"], row["rank"], made["seq"])
         tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")
-    else:
+    elif ready:
         tx.tell("due", str(row["eligible_at_ms"]))
     events.tell(
         tx,
@@ -224,8 +257,9 @@ def _store(tx: Tx, now: Now, row: dict[str, Any]) -> None:
         tenant_id=row["tenant_id"],
         application_id=row["application_id"],
         workload_id=row["workload_id"],
-        to_state="READY",
-        eligible_at_ms=row["eligible_at_ms"],
+        to_state=standing.state,
+        eligible_at_ms=row["eligible_at_ms"] if ready else None,
+        end_kind=row["failure_kind"],
         actor=row["requested_by"],
     )
 

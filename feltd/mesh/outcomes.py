@@ -67,7 +67,7 @@ UPDATE workloads
                       AND y.revoked_at_ms IS NULL
                       AND coalesce(y.expires_at_ms, :wall_ms + 1) > :wall_ms))
 RETURNING workload_id, seq, tenant_id, application_id, fencing_token, lane_id, demand_id, priority,
-          cancel_requested, timeouts, result_started_at_ms AS started_at_ms,
+          cancel_requested, timeouts, awaited, group_name, result_started_at_ms AS started_at_ms,
           result_expires_at_ms AS expires_at_ms, :worker_id AS worker_id,
           CASE WHEN EXISTS (SELECT 1
                               FROM checkpoints c
@@ -113,6 +113,7 @@ UPDATE workloads
 RETURNING workload_id, seq, tenant_id, application_id, state, fencing_token,
           claim_worker_id AS worker_id, expires_at_ms, started_at_ms, attempts_spent, max_attempts,
           releases, cancel_requested, priority, retry_policy, timeouts, lane_id, demand_id,
+          awaited, group_name,
           (SELECT k.lifecycle
              FROM workers k
             WHERE k.worker_id = :worker_id) AS lifecycle,
@@ -152,6 +153,7 @@ UPDATE workloads
 RETURNING workload_id, seq, tenant_id, application_id, state, fencing_token,
           claim_worker_id AS worker_id, expires_at_ms, started_at_ms, attempts_spent, max_attempts,
           releases, cancel_requested, priority, retry_policy, timeouts, lane_id, demand_id,
+          awaited, group_name,
           (SELECT k.lifecycle
              FROM workers k
             WHERE k.worker_id = :worker_id) AS lifecycle,

@@ -8,7 +8,7 @@ a lease and a timeout likewise, so the outcome is the same however late the pass
 from functools import partial
 
 from feltd.clock import Now
-from feltd.mesh import deadlines, demands, events
+from feltd.mesh import deadlines, demands, dependencies, events
 from feltd.mesh.attempts import End, end_claim
 from feltd.mesh.states import LIVE_STATES
 from feltd.store.tx import Kept, Row, Tx
@@ -16,7 +16,7 @@ from feltd.store.tx import Kept, Row, Tx
 OVERDUE = """
 SELECT d.at_ms, w.workload_id, w.seq, w.tenant_id, w.application_id, w.state, w.timeouts, w.due,
        w.lane_id, w.demand_id, w.created_at_ms, w.requeued_at_ms, w.ready_at_ms, w.eligible_at_ms,
-       w.started_at_ms, w.expires_at_ms, w.fencing_token, c.issued_at_ms
+       w.started_at_ms, w.expires_at_ms, w.fencing_token, w.awaited, w.group_name, c.issued_at_ms
   FROM deadlines d
   JOIN workloads w ON w.workload_id = d.workload_id
   LEFT JOIN claims c ON c.fencing_token = w.fencing_token
@@ -132,3 +132,7 @@ def _give_up(tx: Tx, now: Now, row: Row, kind: str, message: str) -> None:
         end_kind=kind,
     )
     tx.tell("workload", workload_id)
+    if row["state"] == "PENDING":
+        dependencies.forget(tx, row["seq"])
+    if row["awaited"] or row["group_name"] is not None:
+        dependencies.ended(tx, now, row, "DEAD_LETTERED")

@@ -181,7 +181,7 @@ def test_a_file_or_folder_this_user_may_not_write_is_refused(
         "except connect.StoreProblem as problem:\n"
         "    print(problem.detail)\n"
     )
-    ancestors = [one for one in path.parents if one.name.startswith("pytest-")]
+    ancestors = [one for one in path.parents if one.name.startswith(("pytest-", "popen-"))]
     modes = {one: one.stat().st_mode for one in ancestors}
     for one in ancestors:
         one.chmod(0o755)

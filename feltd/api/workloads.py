@@ -58,6 +58,7 @@ class ListQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     definition_id: Name | None = None
     worker_id: Id | None = None
     trigger: Name | None = None
+    group: Name | None = None
     label: Annotated[list[Label], Meta(max_length=64)] = []
     failure_kind: EndKind | None = None
     created_after_ms: Instant | None = None
@@ -232,6 +233,7 @@ def _filter(request: Request, asked: ListQuery) -> Filter:
         definition_id=asked.definition_id,
         worker_id=asked.worker_id,
         trigger=asked.trigger,
+        group=asked.group,
         labels=labels,
         failure_kind=asked.failure_kind,
         created_after_ms=asked.created_after_ms,

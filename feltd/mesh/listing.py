@@ -5,13 +5,14 @@ columns; whole workloads are read only for what the page shows. Rows that come o
 are neither skipped nor shown twice, because the sequence number of a row never changes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 
 from msgspec.json import decode, encode
 
 from feltd.clock import Now
 from feltd.mesh import workloads
+from feltd.mesh.states import WORKLOAD_STATES
 from feltd.model.base import INTEGER_MAX, Ask, Caller
 from feltd.model.workload import ANSWER_BYTES_MAX, Filter, Listing, Page, Workload
 from feltd.store.tx import Row, Tx
@@ -30,7 +31,8 @@ HELD_MAX = 1_024
 
 OF_ALL = """
 SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.definition_id, w.trigger,
-       w.failure_kind, w.claim_worker_id, w.created_at_ms, w.labels
+       w.failure_kind, w.claim_worker_id, w.created_at_ms, w.labels, w.priority,
+       w.cancel_requested
   FROM workloads w
  WHERE w.seq < :before
  ORDER BY w.seq DESC
@@ -39,7 +41,8 @@ SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.definitio
 
 OF_APPLICATION = """
 SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.definition_id, w.trigger,
-       w.failure_kind, w.claim_worker_id, w.created_at_ms, w.labels
+       w.failure_kind, w.claim_worker_id, w.created_at_ms, w.labels, w.priority,
+       w.cancel_requested
   FROM workloads w
  WHERE w.tenant_id = :tenant_id
    AND w.application_id = :application_id
@@ -50,7 +53,8 @@ SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.definitio
 
 OF_STATE = """
 SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.definition_id, w.trigger,
-       w.failure_kind, w.claim_worker_id, w.created_at_ms, w.labels
+       w.failure_kind, w.claim_worker_id, w.created_at_ms, w.labels, w.priority,
+       w.cancel_requested
   FROM workloads w
  WHERE w.tenant_id = :tenant_id
    AND w.state = :state
@@ -61,7 +65,8 @@ SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.definitio
 
 OF_FAILURE = """
 SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.definition_id, w.trigger,
-       w.failure_kind, w.claim_worker_id, w.created_at_ms, w.labels
+       w.failure_kind, w.claim_worker_id, w.created_at_ms, w.labels, w.priority,
+       w.cancel_requested
   FROM workloads w
  WHERE w.tenant_id = :tenant_id
    AND w.state = 'DEAD_LETTERED'
@@ -71,9 +76,23 @@ SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.definitio
  LIMIT :chunk_rows
 """
 
+OF_GROUP = """
+SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.definition_id, w.trigger,
+       w.failure_kind, w.claim_worker_id, w.created_at_ms, w.labels, w.priority,
+       w.cancel_requested
+  FROM workloads w
+ WHERE w.tenant_id = :tenant_id
+   AND w.group_name = :group_name
+   AND w.state = :state
+   AND w.seq < :before
+ ORDER BY w.seq DESC
+ LIMIT :chunk_rows
+"""
+
 HELD_BY = """
 SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.definition_id, w.trigger,
-       w.failure_kind, w.claim_worker_id, w.created_at_ms, w.labels
+       w.failure_kind, w.claim_worker_id, w.created_at_ms, w.labels, w.priority,
+       w.cancel_requested
   FROM claims c
   JOIN workloads w ON w.workload_id = c.workload_id
  WHERE c.worker_id = :worker_id
@@ -82,16 +101,23 @@ SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.definitio
  LIMIT :held_max
 """
 
-APPLICATIONS = """
-SELECT a.tenant_id, a.application_id
+IN_GROUP = """
+SELECT w.seq
+  FROM workloads w
+ WHERE w.seq = :seq
+   AND w.group_name = :group_name
+"""
+
+NEXT_TENANT = """
+SELECT a.tenant_id
   FROM applications a
- WHERE (a.tenant_id, a.application_id) > (:tenant_id, :application_id)
- ORDER BY a.tenant_id, a.application_id
- LIMIT :limit
+ WHERE a.tenant_id > :after
+ ORDER BY a.tenant_id
+ LIMIT 1
 """
 
 APPLICATIONS_OF_TENANT = """
-SELECT a.tenant_id, a.application_id
+SELECT a.application_id
   FROM applications a
  WHERE a.tenant_id = :tenant_id
  ORDER BY a.application_id
@@ -115,17 +141,15 @@ def page(tx: Tx, ask: Ask[Listing], now: Now) -> Page:
     """
     asked = ask.body
     wanted = asked.filter
-    before = INTEGER_MAX if asked.before is None else asked.before
-    if wanted.created_before_ms is not None:
-        before = min(before, _first_at(tx, wanted.created_before_ms))
+    before = begin(tx, wanted, asked.before)
     items: list[Workload] = []
     size_bytes, last = 0, before
-    for looked, row in enumerate(_streams(tx, ask.caller, wanted, before)):
+    for looked, row in enumerate(streams(tx, ask.caller, wanted, before)):
         if looked == READ_ROWS_MAX:
             return Page(items, last)
         if wanted.created_after_ms is not None and row["created_at_ms"] <= wanted.created_after_ms:
             break
-        if _meets(ask.caller, wanted, row):
+        if meets(ask.caller, wanted, row):
             if len(items) == asked.limit:
                 return Page(items, last)
             full = tx.rows(workloads.READ, {"workload_id": row["workload_id"]})[0]
@@ -138,53 +162,92 @@ def page(tx: Tx, ask: Ask[Listing], now: Now) -> Page:
     return Page(items, None)
 
 
-def _streams(tx: Tx, caller: Caller, wanted: Filter, before: int) -> Iterator[Row]:
-    """Rows below `before` in falling order, from the narrowest streams that hold all wanted."""
+def begin(tx: Tx, wanted: Filter, before: int | None) -> int:
+    """The sequence number below which the rows stand that a filter and a cursor ask for."""
+    before = INTEGER_MAX if before is None else before
+    if wanted.created_before_ms is not None:
+        before = min(before, _first_at(tx, wanted.created_before_ms))
+    return before
+
+
+def streams(tx: Tx, caller: Caller, wanted: Filter, before: int) -> Iterator[Row]:
+    """Rows below `before` in falling order, from the narrowest streams that hold all wanted.
+
+    They hold others as well: `meets` tells. Whoever reads bounds how many.
+    """
     worker_id = caller.worker_id or wanted.worker_id
     if worker_id is not None:
         held = tx.rows(HELD_BY, {"worker_id": worker_id, "held_max": HELD_MAX})
         below = [row for row in held if row["seq"] < before]
-        return iter(sorted(below, key=_falling))
-    pairs = _pairs(tx, caller, wanted)
-    if pairs is None:
-        return _stream(tx, OF_ALL, {}, before)
-    streams = []
-    if wanted.state is not None:
-        dead_of_kind = wanted.state == "DEAD_LETTERED" and wanted.failure_kind is not None
-        for tenant_id in sorted({tenant_id for tenant_id, _ in pairs}):
-            owner = {"tenant_id": tenant_id}
-            if dead_of_kind:
-                params = {**owner, "failure_kind": wanted.failure_kind}
-                streams.append(_stream(tx, OF_FAILURE, params, before))
-            else:
-                streams.append(_stream(tx, OF_STATE, {**owner, "state": wanted.state}, before))
+        return _of_group(tx, sorted(below, key=falling), wanted.group)
+    tenants = _tenants(tx, caller, wanted)
+    if tenants is None:
+        return _of_group(tx, _stream(tx, OF_ALL, {}, before), wanted.group)
+    if wanted.group is not None or wanted.state is not None:
+        found = [
+            _stream(tx, sql, {"tenant_id": tenant_id, **params}, before)
+            for tenant_id in tenants
+            for sql, params in _by_state(wanted)
+        ]
     else:
-        for tenant_id, application_id in pairs:
-            owner = {"tenant_id": tenant_id, "application_id": application_id}
-            streams.append(_stream(tx, OF_APPLICATION, owner, before))
-    return merge(*streams, key=_falling)
+        pairs = _pairs(tx, tenants, wanted)
+        if pairs is None:
+            return _stream(tx, OF_ALL, {}, before)
+        found = [
+            _stream(
+                tx,
+                OF_APPLICATION,
+                {"tenant_id": tenant_id, "application_id": application_id},
+                before,
+            )
+            for tenant_id, application_id in pairs
+        ]
+    return merge(*found, key=falling)
 
 
-def _pairs(tx: Tx, caller: Caller, wanted: Filter) -> list[tuple[str, str]] | None:
+def _by_state(wanted: Filter) -> list[tuple[str, dict[str, object]]]:
+    """The streams of one tenant where a state or a group narrows them."""
+    if wanted.group is not None:
+        states = WORKLOAD_STATES if wanted.state is None else (wanted.state,)
+        return [(OF_GROUP, {"group_name": wanted.group, "state": state}) for state in states]
+    if wanted.state == "DEAD_LETTERED" and wanted.failure_kind is not None:
+        return [(OF_FAILURE, {"failure_kind": wanted.failure_kind})]
+    return [(OF_STATE, {"state": wanted.state})]
+
+
+def _of_group(tx: Tx, rows: Iterable[Row], group: str | None) -> Iterator[Row]:
+    """Those of a group, where no stream of its own gives them."""
+    for row in rows:
+        named = {"seq": row["seq"], "group_name": group}
+        if group is None or tx.row(IN_GROUP, named) is not None:
+            yield row
+
+
+def _tenants(tx: Tx, caller: Caller, wanted: Filter) -> list[str] | None:
+    """The tenants to list, ascending; None when they are too many to merge."""
+    if wanted.tenant_id is not None:
+        return [wanted.tenant_id] if caller.may_see(wanted.tenant_id) else []
+    if "*" not in caller.tenants:
+        tenants = sorted(set(caller.tenants))
+        return None if len(tenants) > STREAMS_MAX else tenants
+    found: list[str] = []
+    while (row := tx.row(NEXT_TENANT, {"after": found[-1] if found else ""})) is not None:
+        if len(found) == STREAMS_MAX:
+            return None
+        found.append(row["tenant_id"])
+    return found
+
+
+def _pairs(tx: Tx, tenants: list[str], wanted: Filter) -> list[tuple[str, str]] | None:
     """The (tenant, application) pairs to list; None when they are too many to merge."""
-    tenants = caller.tenants if wanted.tenant_id is None else (wanted.tenant_id,)
-    if "*" in tenants:
-        rows = tx.rows(
-            APPLICATIONS, {"tenant_id": "", "application_id": "", "limit": STREAMS_MAX + 1}
-        )
-    else:
-        rows = []
-        for tenant_id in sorted(set(tenants))[: STREAMS_MAX + 1]:
-            if caller.may_see(tenant_id):
-                limit = STREAMS_MAX + 1 - len(rows)
-                rows += tx.rows(APPLICATIONS_OF_TENANT, {"tenant_id": tenant_id, "limit": limit})
-    if len(rows) > STREAMS_MAX:
-        return None
-    return [
-        (row["tenant_id"], row["application_id"])
-        for row in rows
-        if wanted.application_id in (None, row["application_id"])
-    ]
+    if wanted.application_id is not None:
+        return [(tenant_id, wanted.application_id) for tenant_id in tenants]
+    found: list[tuple[str, str]] = []
+    for tenant_id in tenants:
+        limit = STREAMS_MAX + 1 - len(found)
+        for row in tx.rows(APPLICATIONS_OF_TENANT, {"tenant_id": tenant_id, "limit": limit}):
+            found.append((tenant_id, row["application_id"]))
+    return None if len(found) > STREAMS_MAX else found
 
 
 def _stream(tx: Tx, sql: str, owner: Mapping[str, object], before: int) -> Iterator[Row]:
@@ -198,7 +261,8 @@ def _stream(tx: Tx, sql: str, owner: Mapping[str, object], before: int) -> Itera
         chunk_rows = min(CHUNK_ROWS, chunk_rows * 2)
 
 
-def _meets(caller: Caller, wanted: Filter, row: Row) -> bool:
+def meets(caller: Caller, wanted: Filter, row: Row) -> bool:
+    """Whether a row of `streams` is one the caller may see and the filter lets through."""
     if caller.worker_id is None and not caller.may_see(row["tenant_id"]):
         return False
     for member, column in (
@@ -246,5 +310,6 @@ def _size_bytes(row: Row, item: Workload) -> int:
     return WORKLOAD_BYTES + stored + kept + ATTEMPT_BYTES * len(item.attempts) + said
 
 
-def _falling(row: Row) -> int:
+def falling(row: Row) -> int:
+    """The order of every stream: newest first."""
     return -int(row["seq"])

@@ -7,15 +7,23 @@ issues claims. A worker without work is told why. Never takes work for anybody b
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from msgspec.json import decode
+
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import principals
 from feltd.mesh import (
+    affinity,
     demands,
+    gates,
     heartbeat,
     holding,
+    holds,
+    idle,
     lifecycle,
+    matching,
     placement,
+    pools,
     refusal,
     taking,
     workers,
@@ -40,10 +48,7 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.incarnation, k.content_vers
          WHERE c.worker_id = k.worker_id
            AND c.request_id = :request_id
            AND c.incarnation = k.incarnation) AS answered,
-       (SELECT a.demand_generation
-          FROM applications a
-         WHERE a.tenant_id = k.tenant_id
-           AND a.application_id = k.application_id) AS demand_generation,
+       a.demand_generation, a.gate_generation,
        (:key_id = ''
         OR EXISTS (SELECT 1
                      FROM keys y
@@ -51,6 +56,7 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.incarnation, k.content_vers
                       AND y.revoked_at_ms IS NULL
                       AND coalesce(y.expires_at_ms, :wall_ms + 1) > :wall_ms)) AS key_live
   FROM workers k
+  LEFT JOIN applications a ON a.tenant_id = k.tenant_id AND a.application_id = k.application_id
  WHERE k.worker_id = :worker_id
 """
 
@@ -76,14 +82,15 @@ SELECT c.fencing_token
  ORDER BY c.fencing_token
 """
 
-#: An answer ends early so that it stays under 4 MiB: input, checkpoint and their frame are at most
-#: 256 KiB + 256 KiB + 64 KiB a claim.
-ANSWER_BYTES_MAX = 4 * 1024 * 1024
-CLAIM_BYTES_MAX = 576 * 1024
+#: Heads in vain that one pull closes behind gates without room; it is woken to go on with the rest.
+VAIN_MAX = 256
+#: Claims of one pull once it has to look through all heads for each.
+CHOOSY_MAX = 16
 
 #: The reason a worker is told for each rule that keeps it from any work.
 REASONS: Mapping[str, Reason] = {
     "draining": Reason("WORKER_DRAINING", "the worker is draining: it gets no new work"),
+    "quarantined": Reason("WORKER_QUARANTINED", "the worker is quarantined: it gets no new work"),
     "quarantined": Reason("WORKER_QUARANTINED", "the worker is quarantined: it gets no new work"),
     "not_ready": Reason("WORKER_NOT_READY", "send a heartbeat first"),
     "full": Reason("WORKER_FULL", "the worker holds as many claims as its concurrency"),
@@ -92,17 +99,18 @@ REASONS: Mapping[str, Reason] = {
 ANSWERED = Reason("REQUEST_REPEATED", "the claims of this request_id have ended: ask anew")
 #: What placement.unfit compares of a worker.
 OFFER = ("granted_capabilities", "workload_kinds", "resource_profile", "labels")
-NO_WORK = Reason("NO_WORK", "nothing is waiting in this application")
 
 
 class Post(NamedTuple):
     """Where a worker waits: `queue` is the tenant/application whose "ready" signals matter to it.
 
-    Work that fits one worker fits every other one of the queue with an equal `offer`.
+    Work that fits one worker fits every other one of the queue with an equal `offer`. Some of what
+    it left for others may be its own after `again_ms`.
     """
 
     queue: str
     offer: tuple[str, ...]
+    again_ms: int | None = None
 
 
 def pull(tx: Tx, ask: Ask[Pull], now: Now) -> Pulled:
@@ -119,7 +127,8 @@ def pull(tx: Tx, ask: Ask[Pull], now: Now) -> Pulled:
 def pull_for(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[Post, Pulled]:
     """As `pull`, with where its worker stands if it has to wait."""
     row = puller(tx, ask.caller, now, ask.id, ask.body.request_id)
-    return post_of(row, ask.body), _pull(tx, ask, now, row)
+    pulled, again_ms = _pull(tx, ask, now, row)
+    return post_of(row, ask.body)._replace(again_ms=again_ms), pulled
 
 
 def post_of(row: Row, pull: Pull | None) -> Post:
@@ -129,20 +138,25 @@ def post_of(row: Row, pull: Pull | None) -> Post:
     return Post(f"{row['tenant_id']}/{row['application_id']}", offer)
 
 
-def _pull(tx: Tx, ask: Ask[Pull], now: Now, row: Row) -> Pulled:
+def _pull(tx: Tx, ask: Ask[Pull], now: Now, row: Row) -> tuple[Pulled, int | None]:
+    """The answer, and after how long of waiting an empty one may become another."""
     if row["answered"]:
         claims = _of_request(tx, row, ask.body.request_id, now)
         reasons = [] if claims else [ANSWERED]
-        return _pulled(row, claims, row["active"], reasons, now)
+        return _pulled(row, claims, row["active"], reasons, now), None
     _require_standing(row, now)
     standing = _standing(row, now)
     if standing:
-        return _pulled(row, [], row["active"], [REASONS[rule] for rule in standing], now)
-    fit = demands.fitting(tx, row, tuple(sorted(set(ask.body.workload_kinds or ()))))
-    claims = _take(tx, ask, now, row, fit)
+        reasons = [REASONS[rule] for rule in standing]
+        return _pulled(row, [], row["active"], reasons, now), None
+    fit = matching.fitting(tx, row, tuple(sorted(set(ask.body.workload_kinds or ()))))
+    look = _Look(tx, now, row, fit)
+    claims = _take(tx, ask, now, row, look)
     if claims:
-        return _pulled(row, claims, row["active"] + len(claims), [], now)
-    return _pulled(row, [], row["active"], [_nothing(tx, row)], now)
+        return _pulled(row, claims, row["active"] + len(claims), [], now), None
+    again_at_ms = look.waits.again_at_ms
+    again_ms = None if again_at_ms is None else again_at_ms - now.lease_ms
+    return _pulled(row, [], row["active"], idle.reasons(tx, fit), now), again_ms
 
 
 def claim(tx: Tx, ask: Ask[ClaimById], now: Now) -> tuple[Claim, bool]:
@@ -167,8 +181,9 @@ def claim(tx: Tx, ask: Ask[ClaimById], now: Now) -> tuple[Claim, bool]:
         held = holding.live_claim(tx, wanted["fencing_token"])
         assert held is not None
         return held, False
-    _require_claimable(row, wanted, now)
-    wish = Taking(ask.caller, row, ask.id, ask.body.lease_ms, "id")
+    _require_claimable(tx, row, wanted, now)
+    met = affinity.met(decode(wanted["placement"]).get("affinity", {}), decode(row["labels"]))
+    wish = Taking(ask.caller, row, ask.id, ask.body.lease_ms, "id", affinity=met)
     taken = taking.take(tx, now, wish)
     if taken is None:
         raise RuntimeError(f"{ask.id} could not be claimed although nothing speaks against it")
@@ -229,8 +244,17 @@ def _standing(row: Row, now: Now) -> list[str]:
     return [rule for rule in rules if rule in REASONS]
 
 
-def _require_claimable(row: Row, wanted: Row, now: Now) -> None:
-    rules = placement.failing(row, wanted, now, active=row["active"])
+def _require_claimable(tx: Tx, row: Row, wanted: Row, now: Now) -> None:
+    owner = (row["tenant_id"], row["application_id"], row["gate_generation"])
+    rules = placement.failing(
+        row,
+        wanted,
+        now,
+        active=row["active"],
+        pools=pools.of_application(tx, *owner),
+        holds=holds.of_application(tx, *owner),
+        full=gates.full(tx, now, wanted["workload_id"]),
+    )
     if "capabilities" in rules or "grant" in rules:
         raise Refused(
             "WORKLOAD_CAPABILITY_DENIED",
@@ -253,30 +277,78 @@ def _require_claimable(row: Row, wanted: Row, now: Now) -> None:
         raise Refused("MESH_PLACEMENT_DENIED", "worker is not eligible", rules=rules, reasons=why)
 
 
-def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, fit: demands.Fit) -> list[Claim]:
-    """Claim the best heads one after another until there are enough, or none fits."""
+class _Look:
+    """What one pull passes over: work left for others, and what could not be taken."""
+
+    def __init__(self, tx: Tx, now: Now, row: Row, fit: matching.Fit) -> None:
+        self.fit = fit
+        self.waits = affinity.Waits(tx, now, row)
+        #: Demands of which nothing more is tried.
+        self.passed: set[int] = set()
+
+    @property
+    def choosy(self) -> bool:
+        """Something was passed over, so that each further look may have to go through all heads."""
+        return bool(self.passed) or self.waits.again_at_ms is not None
+
+    def head(self, tx: Tx) -> Row | None:
+        """The best head that this pull may take."""
+        asked = self.fit.leanings or self.passed
+        return matching.head(tx, self.fit, self._may if asked else None)
+
+    def met(self, head: Row) -> int:
+        """How many affinity labels of a head the worker has."""
+        leaning = self.fit.leanings.get(head["demand_id"])
+        return 0 if leaning is None else leaning.met
+
+    def _may(self, head: Row) -> bool:
+        if head["demand_id"] in self.passed:
+            return False
+        leaning = self.fit.leanings.get(head["demand_id"])
+        return leaning is None or not self.waits.left(leaning, head["eligible_at_ms"])
+
+
+def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, look: _Look) -> list[Claim]:
+    """Claim the best heads one after another until there are enough, or none may be taken."""
     taken: list[Claim] = []
-    answer_bytes, idle = 0, 0
+    answer_bytes = vain = 0
+    refused = ""
     free = min(ask.body.max, row["concurrency"] - row["active"])
-    while len(taken) < free and answer_bytes + CLAIM_BYTES_MAX <= ANSWER_BYTES_MAX and idle < 2:
-        head = demands.head(tx, fit)
+    while len(taken) < free and answer_bytes + CLAIM_BYTES_MAX <= ANSWER_BYTES_MAX:
+        head = None if look.choosy and len(taken) >= CHOOSY_MAX else look.head(tx)
         if head is None:
             break
-        held = taking.take(tx, now, _wish(ask, row, head["workload_id"]))
-        if held is None:
-            # A head that cannot be taken is out of date: found again, it is another.
-            demands.withdraw(tx, head["lane_id"], head["demand_id"])
-            idle += 1
+        held = taking.take(tx, now, _wish(ask, row, head, look.met(head)))
+        if held is not None:
+            taken.append(held)
+            answer_bytes += holding.claim_bytes(held)
             continue
-        taken.append(held)
-        answer_bytes += holding.claim_bytes(held)
+        vain += 1
+        if vain >= VAIN_MAX:
+            tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")
+            break
+        if gates.shut(tx, now, head["workload_id"]):
+            continue
+        # A head that cannot be taken is out of date: found again, it is another. The same one
+        # again is kept back by something else, and its demand waits for that.
+        demands.withdraw(tx, head["lane_id"], head["demand_id"])
+        if head["workload_id"] == refused:
+            look.passed.add(head["demand_id"])
+        refused = head["workload_id"]
     return taken
 
 
-def _wish(ask: Ask[Pull], row: Row, workload_id: str) -> Taking:
+def _wish(ask: Ask[Pull], row: Row, head: Row, met: int) -> Taking:
     body = ask.body
     return Taking(
-        ask.caller, row, workload_id, body.lease_ms, "pull", body.request_id, start=body.start
+        ask.caller,
+        row,
+        head["workload_id"],
+        body.lease_ms,
+        "pull",
+        body.request_id,
+        start=body.start,
+        affinity=met,
     )
 
 
@@ -289,16 +361,6 @@ def _of_request(tx: Tx, row: Row, request_id: str | None, now: Now) -> list[Clai
     }
     held = (holding.live_claim(tx, one["fencing_token"]) for one in tx.rows(OF_REQUEST, asked))
     return [claim for claim in held if claim is not None]
-
-
-def _nothing(tx: Tx, row: Row) -> Reason:
-    waiting = demands.waiting(tx, row["tenant_id"], row["application_id"])
-    if not waiting:
-        return NO_WORK
-    kinds = "one kind is" if waiting == 1 else f"{waiting} kinds are"
-    return Reason(
-        "NO_MATCH", f"work of {kinds} waiting, none of which fits this pull", demands=waiting
-    )
 
 
 def _pulled(row: Row, claims: list[Claim], active: int, reasons: list[Reason], now: Now) -> Pulled:

@@ -73,13 +73,14 @@ def _exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:
     row = workers.find(tx, ask.id)
     assert row is not None
     held = workers.live_claims(tx, ask.id)
-    found = heartbeat.differences(tx, row, _reported(body, done, held), now)
+    reported = _reported(body, done, held)
+    found = heartbeat.differences(tx, row, reported, _named(body), now)
     told = _claimed(tx, ask, now, row, len(held), None if beat is None else done[0])
     accepted = beat if isinstance(beat, HeartbeatAnswer) else None
     return ExchangeAnswer(
         outcomes=done,
         claims=told.claims,
-        assigned_claims=[],
+        assigned_claims=found.assigned_claims,
         fenced_claims=found.fenced_claims,
         unknown_claims=found.unknown_claims,
         cancel_claims=found.cancel_claims,
@@ -162,6 +163,12 @@ def _reported(body: Exchange, done: list[ItemOutcome], held: list[str]) -> list[
     running = [claim for claim in body.heartbeat.running_claims if claim not in ended]
     named = [item.claim_id for item in done if item.ok and item.claim_id not in ended]
     return [*running, *late, *(claim for claim in named if claim)]
+
+
+def _named(body: Exchange) -> list[str]:
+    """Every claim that it speaks of, in its heartbeat or in an item."""
+    running = () if body.heartbeat is None else body.heartbeat.running_claims
+    return [*running, *(item.claim_id for _, _, item in _items(body))]
 
 
 def _claimed(

@@ -5,13 +5,13 @@ by the daemon's clock. Heartbeats write neither event nor audit row; a first bea
 worker READY tells of that edge. A beat never brings a lost worker back: that is reconcile's.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.json import encode
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.mesh import drain, fence, lifecycle, workers
+from feltd.mesh import assigned, drain, fence, lifecycle, workers
 from feltd.model.base import Ask
 from feltd.model.claim import Progress
 from feltd.model.worker import (
@@ -52,7 +52,8 @@ UPDATE workers
 """
 
 HELD = """
-SELECT c.fencing_token, c.workload_id, c.issued_at_ms, w.expires_at_ms, w.cancel_requested
+SELECT c.fencing_token, c.workload_id, c.issued_at_ms, w.expires_at_ms, w.cancel_requested,
+       CASE WHEN w.state = 'CLAIMED' THEN c.assigned ELSE 0 END AS assigned
   FROM claims c
   JOIN workloads w ON w.workload_id = c.workload_id
  WHERE c.worker_id = :worker_id
@@ -102,13 +103,16 @@ def heartbeat(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
     return _answer(tx, ask, now)
 
 
-def differences(tx: Tx, worker: Row, reported_ids: Collection[str], now: Now) -> Differences:
-    """Where the claims a worker names and the rows differ; changes nothing.
+def differences(
+    tx: Tx, worker: Row, reported_ids: Collection[str], named_ids: Collection[str], now: Now
+) -> Differences:
+    """Where the claims a worker runs and the rows differ.
 
-    `reported_ids` are claim ids as it sent them. A lease that is over counts as fenced here,
-    although the row may wait for its recovery.
+    `reported_ids` are the claims it is taken to run, `named_ids` those it has named itself: one
+    that was assigned is so no more, nothing else changes. A lease that is over counts as fenced
+    here, although the row may wait for its recovery.
     """
-    return _compare(_held(tx, worker["worker_id"]), reported_ids, now)
+    return _compare(tx, _held(tx, worker["worker_id"]), reported_ids, named_ids, now)
 
 
 def require_present(row: Row) -> None:
@@ -185,14 +189,14 @@ def _answer(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
     held = _held(tx, ask.id)
     if beat.progress:
         _tell_progress(tx, now, ask.id, held, beat.progress)
-    found = _compare(held, beat.running_claims, now)
+    found = _compare(tx, held, beat.running_claims, beat.running_claims, now)
     registered, reported = row["concurrency"], beat.capacity.concurrency
     return HeartbeatAnswer(
         worker=workers.show(row, [_id(claim) for claim in held]),
         fenced_claims=found.fenced_claims,
         unknown_claims=found.unknown_claims,
         cancel_claims=found.cancel_claims,
-        assigned_claims=[],
+        assigned_claims=found.assigned_claims,
         renewed=renewed,
         grant_expires_at_ms=row["authority_expires_at_ms"],
         server_time_ms=now.lease_ms,
@@ -205,17 +209,23 @@ def _answer(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
     )
 
 
-def _compare(held: Iterable[Row], reported_ids: Collection[str], now: Now) -> Differences:
+def _compare(
+    tx: Tx, held: Sequence[Row], reported_ids: Collection[str], named_ids: Collection[str], now: Now
+) -> Differences:
     live = {_id(claim): claim for claim in held if claim["expires_at_ms"] > now.lease_ms}
-    named = set(reported_ids)
+    reported, named = set(reported_ids), set(named_ids)
+    assigned.named(tx, live.values(), named)
     return Differences(
-        fenced_claims=sorted(named - live.keys()),
+        fenced_claims=sorted(reported - live.keys()),
         unknown_claims=[
             claim_id
             for claim_id, claim in live.items()
-            if claim_id not in named and claim["issued_at_ms"] + UNKNOWN_AFTER_MS < now.lease_ms
+            if claim_id not in reported
+            and not claim["assigned"]
+            and claim["issued_at_ms"] + UNKNOWN_AFTER_MS < now.lease_ms
         ],
         cancel_claims=[claim_id for claim_id, claim in live.items() if claim["cancel_requested"]],
+        assigned_claims=assigned.waiting(tx, live.values(), named),
     )
 
 

@@ -107,6 +107,10 @@ ROWS_READ_MAX = 20_000
 ROWS_AT_ONCE = 500
 #: Above every token.
 TOKEN_END = 2**53
+#: An answer ends early so that it stays under 4 MiB: input, checkpoint and their frame are at most
+#: 256 KiB + 256 KiB + 64 KiB a claim.
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+CLAIM_BYTES_MAX = 576 * 1024
 
 
 def live_claim(tx: Tx, fencing_token: int) -> Claim | None:
@@ -152,6 +156,11 @@ def claim_bytes(claim: Claim) -> int:
     """About how many bytes a claim takes in an answer."""
     kept = 0 if claim.checkpoint is None else len(bytes(claim.checkpoint))
     return len(bytes(claim.input)) + kept + 1_024
+
+
+def fits(answer_bytes: int) -> bool:
+    """Whether an answer of so many bytes takes one claim more, however large it be."""
+    return answer_bytes + CLAIM_BYTES_MAX <= ANSWER_BYTES_MAX
 
 
 def list_claims(tx: Tx, ask: Ask[ClaimQuery], now: Now) -> ClaimPage:

@@ -23,6 +23,7 @@ from feltd.model.base import (
     WaitMs,
     WorkloadKind,
 )
+from feltd.model.policy import Placement
 
 #: Most items of an exchange, all lists together.
 EXCHANGE_ITEMS_MAX = 256
@@ -193,10 +194,14 @@ class Pulled(Struct, frozen=True, kw_only=True):
 
 
 class ClaimById(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Take one named workload."""
+    """Take one named workload, or give it to a worker: the named one, or one that is chosen.
+
+    `placement` narrows the workload's own and is for giving alone.
+    """
 
     worker_id: Id | None = None
     lease_ms: LeaseMs = LEASE_MS_DEFAULT
+    placement: Placement | None = None
 
 
 class Evict(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -223,12 +223,13 @@ class Differences(Struct, frozen=True, kw_only=True):
     """Where the worker's account of its claims and the rows differ.
 
     fenced: stop these · unknown: live here, not reported, issued over 5 s ago · cancel: asked to
-    be cancelled.
+    be cancelled · assigned: given by a person, not named by the worker yet.
     """
 
     fenced_claims: list[str]
     unknown_claims: list[str]
     cancel_claims: list[str]
+    assigned_claims: list[Claim]
 
 
 class CapacityMismatch(Struct, frozen=True, kw_only=True):

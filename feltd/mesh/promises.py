@@ -11,6 +11,7 @@ from typing import NamedTuple
 from feltd.identity import audit
 from feltd.mesh import events, promised
 from feltd.mesh.promised import PLAIN, Promise
+from feltd.mesh.promised_feed import FEED
 from feltd.mesh.promised_timeouts import TIMEOUTS
 from feltd.store import dialect
 from feltd.store.tx import Row, Tx
@@ -132,6 +133,7 @@ PROMISES = sorted(
     (
         *PLAIN,
         *TIMEOUTS,
+        *FEED,
         Promise("I12", "asked within granted, granted within declared and grant", WITHIN_AUTHORITY),
         Promise("JSON", "what is stored as JSON can be read", STORED_JSON_READS),
     ),

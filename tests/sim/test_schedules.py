@@ -22,6 +22,7 @@ SOAK = "20000"
 
 #: Codes in the rules' text that no call of a schedule can be answered with, and why.
 BEYOND = {
+    "EVENTS_COMPACTED": "nothing takes events away, and no reader is ahead of them",
     "INTERNAL": "a claim that cannot be ended breaks a promise first",
     "STORAGE_UNAVAILABLE": "a file without its ledger is refused at start",
 }

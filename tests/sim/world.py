@@ -28,6 +28,7 @@ from feltd.store.guard import Guard
 from feltd.store.lanes import Lanes, Operation
 from feltd.store.sidecar import Mark
 from feltd.store.tx import Tx
+from tests.mesh.rebuilt import Lives
 from tests.sim.calls import Call, watched
 from tests.sim.faults import NONE, Crash, Fault, Line
 from tests.sim.history import Violation
@@ -59,6 +60,7 @@ class World:
         self.faults = True
         self._memo: dict[Any, Any] = {}
         self._link = promises.START
+        self._lives = Lives()
         self._checked = -1
         self._guard = self._new_guard()
         self._credit: tuple[Now, int, bool] | None = None
@@ -150,8 +152,8 @@ class World:
         tx = Tx(self.conn)
         broken = promises.ask(tx, None if self.mark is None else self.mark.commit_seq)
         self._link, wrong = promises.walk(tx, self._link)
-        if broken or wrong:
-            raise Violation(str([*broken, *wrong]))
+        if broken or wrong or (untold := self._lives.wrong(tx)):
+            raise Violation(str([*broken, *wrong] or untold))
         self.oracle.compare(tx)
 
     def _run(self, calls: list[Call], fault: Fault = NONE, *, rehearsal: bool = False) -> None:
@@ -333,7 +335,7 @@ class World:
         self.conn.close()
         self._open_image(backup.image)
         self.oracle.history = pickle.loads(backup.history)
-        self._link, self._checked = promises.START, -1
+        self._link, self._checked, self._lives = promises.START, -1, Lives()
         if not keep_mark:
             self.mark = None
         self.restart(crash_at=crash_at)

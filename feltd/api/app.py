@@ -20,6 +20,7 @@ from feltd.api import (
     holds,
     keys,
     metrics,
+    placements,
     pools,
     reference,
     workers,
@@ -82,6 +83,7 @@ def routes(config: Config) -> tuple[Route, ...]:
         *claims.ROUTES,
         *holds.ROUTES,
         *fences.ROUTES,
+        *placements.ROUTES,
         *events.ROUTES,
     )
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from feltd.api import exchange, wire
+from feltd.api import exchange, placements, wire
 from feltd.api.claiming import INVALID, kept, look, only_tenant, stored, submit_claiming
 from feltd.api.door import tenant_filter
 from feltd.api.repeats import submit_once
@@ -77,8 +77,10 @@ async def pull(request: Request) -> Reply:
 
 
 async def claim(request: Request) -> Reply:
-    """POST /v1/workloads/{id}/claim."""
+    """POST /v1/workloads/{id}/claim: by a worker for itself, by anybody else for a worker."""
     ask = _ask(request, request.decode(ClaimById))
+    if placements.directs(ask):
+        return await placements.give(request, ask)
     held, new = await submit_claiming(
         request, claims.claim, ask, lambda answer: [answer[0]] if answer[1] else []
     )
@@ -221,14 +223,18 @@ ROUTES = (
         operation="claim",
         tag="claim",
         handler=claim,
-        summary="Take one named workload",
-        auth="worker",
+        summary="Take one named workload; with workloads:operate, give it to a worker",
+        scope="workloads:operate",
+        auth="any",
         body=ClaimById,
         answer=Claim,
         status=201,
         invalid_code=INVALID,
         example={"lease_ms": 30_000},
-        responses={200: "The caller holds it already", 409: "Why it cannot be taken now"},
+        responses={
+            200: "It is held so already",
+            409: "Why it cannot be taken now, or no worker may take it",
+        },
     ),
     _verb("start", start, Start, "Begin to run a claimed workload"),
     _verb("renew", renew, Renew, "Move the end of a lease out, never in", lease_ms=30_000),

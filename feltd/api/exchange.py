@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from feltd.api import wire
-from feltd.api.claiming import INVALID, kept, look, stored, submit_claiming
+from feltd.api.claiming import INVALID, kept, stored, submit_claiming
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
 from feltd.errors import Refused
@@ -17,8 +17,12 @@ from feltd.mesh import exchange as rules
 from feltd.mesh.claims import Post
 from feltd.mesh.exchange import Exchanging
 from feltd.model.base import Ask
-from feltd.model.claim import EXCHANGE_ITEMS_MAX, Pull, Pulled
+from feltd.model.claim import EXCHANGE_ITEMS_MAX, Pull, Pulled, Reason
 from feltd.model.exchange import Exchange, ExchangeAnswer
+
+#: Work given to a worker ends its wait for so long: who never takes it up waits again after that.
+TOLD_WITHIN_MS = 5_000
+GIVEN = Reason("ASSIGNED", "work was given to this worker")
 
 
 async def exchange(request: Request) -> Reply:
@@ -55,8 +59,11 @@ async def _waiting(
             post, answer = await _exchange(request, ask, keep_alive=keep_alive)
             done.append(answer)
             return post, answer
-        post, pulled = await look(request, ask.id, wanted)
-        return post, _merged(done[0], pulled)
+        again = Ask(caller=ask.caller, body=wanted, id=ask.id, limits=ask.limits)
+        post, pulled, given = await submit_claiming(
+            request, rules.look, again, lambda answer: answer[1].claims
+        )
+        return post, replace(_merged(done[0], pulled), assigned_claims=given)
 
     answer: ExchangeAnswer = await request.app.polls.pull(
         request, ask.id, wanted.wait_ms, look_again, _pulled, _merged
@@ -100,10 +107,13 @@ def _checked(body: Exchange, may_claim: bool) -> Exchanging:
 
 
 def _pulled(answer: ExchangeAnswer) -> Pulled:
+    """The pull's part of an answer; work that was given just now is a reason not to wait."""
+    newest_ms = max((claim.issued_at_ms for claim in answer.assigned_claims), default=0)
+    given = newest_ms + TOLD_WITHIN_MS > answer.server_time_ms
     return Pulled(
         claims=answer.claims,
         lifecycle=answer.lifecycle,
-        reasons=answer.reasons,
+        reasons=[*answer.reasons, GIVEN] if given else answer.reasons,
         server_time_ms=answer.server_time_ms,
     )
 

@@ -6,6 +6,7 @@ claim that is never named runs out like any other.
 
 from collections.abc import Collection, Iterable
 
+from feltd.clock import Now
 from feltd.mesh import holding
 from feltd.model.claim import Claim
 from feltd.store.tx import Row, Tx
@@ -15,6 +16,18 @@ UPDATE claims
    SET assigned = 0
  WHERE fencing_token = :fencing_token
    AND assigned = 1
+"""
+
+OF_WORKER = """
+SELECT c.fencing_token, c.assigned
+  FROM claims c
+  JOIN workloads w ON w.workload_id = c.workload_id
+ WHERE c.worker_id = :worker_id
+   AND c.assigned = 1
+   AND c.ended_at_ms IS NULL
+   AND w.state = 'CLAIMED'
+   AND w.expires_at_ms > :now_ms
+ ORDER BY c.fencing_token
 """
 
 
@@ -42,3 +55,8 @@ def waiting(tx: Tx, held: Iterable[Row], claim_ids: Collection[str]) -> list[Cla
             found.append(one)
             answer_bytes += holding.claim_bytes(one)
     return found
+
+
+def of_worker(tx: Tx, worker_id: str, now: Now) -> list[Claim]:
+    """The claims a worker has been given and has not named, as `waiting` tells them."""
+    return waiting(tx, tx.rows(OF_WORKER, {"worker_id": worker_id, "now_ms": now.lease_ms}), ())

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.mesh import claims, fence, heartbeat, lifecycle, outcomes, workers
+from feltd.mesh import assigned, claims, fence, heartbeat, lifecycle, outcomes, workers
 from feltd.model.base import Ask
-from feltd.model.claim import Outcome, Pulled, Reason
+from feltd.model.claim import Claim, Outcome, Pull, Pulled, Reason
 from feltd.model.exchange import Exchange, ExchangeAnswer, Item, ItemOutcome
 from feltd.model.worker import HeartbeatAnswer
 from feltd.store.tx import Row, Tx
@@ -62,6 +62,12 @@ def exchange_for(tx: Tx, ask: Ask[Exchanging], now: Now) -> tuple[claims.Post, E
     """As `exchange`, with where its worker stands if it has to wait."""
     row = claims.puller(tx, ask.caller, now, ask.id, None)
     return claims.post_of(row, ask.body.body.claim), _exchange(tx, ask, now)
+
+
+def look(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[claims.Post, Pulled, list[Claim]]:
+    """A later look of an exchange that waits: its claim part, and what its worker was given."""
+    post, pulled = claims.pull_for(tx, ask, now)
+    return post, pulled, assigned.of_worker(tx, ask.id, now)
 
 
 def _exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:

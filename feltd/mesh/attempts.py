@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.mesh import deadlines, demands, dependencies, events, retry, workers
+from feltd.mesh import deadlines, demands, dependencies, events, gates, retry, workers
 from feltd.store.tx import Row, Tx
 
 HELD = """
@@ -103,6 +103,7 @@ UPDATE claims
  WHERE fencing_token = :fencing_token
    AND workload_id = :workload_id
    AND ended_at_ms IS NULL
+RETURNING tenant_id, pool_id, concurrency_key
 """
 
 LIVE_OF_WORKER = """
@@ -257,7 +258,7 @@ def _leave(tx: Tx, now: Now, held: Row, fate: retry.Fate, end: End) -> None:
 
 
 def _close(tx: Tx, now: Now, held: Row, fate: retry.Fate, end: End) -> None:
-    closed = tx.change(
+    closed = tx.row(
         CLOSE_CLAIM,
         {
             "fencing_token": held["fencing_token"],
@@ -273,8 +274,10 @@ def _close(tx: Tx, now: Now, held: Row, fate: retry.Fate, end: End) -> None:
             "started_at_ms": held["started_at_ms"],
         },
     )
-    if closed != 1:
+    if closed is None:
         raise RuntimeError(f"claim_{held['fencing_token']} is held by a workload, yet has ended")
+    if closed["pool_id"] is not None or closed["concurrency_key"] is not None:
+        gates.leave(tx, closed)
 
 
 def _tell(tx: Tx, now: Now, held: Row, fate: retry.Fate, end: End) -> None:

@@ -82,6 +82,8 @@ SELECT c.fencing_token
  ORDER BY c.fencing_token
 """
 
+#: An answer up to so many bytes has room for one claim more.
+ANSWER_ROOM_BYTES = holding.ANSWER_BYTES_MAX - holding.CLAIM_BYTES_MAX
 #: Heads in vain that one pull closes behind gates without room; it is woken to go on with the rest.
 VAIN_MAX = 256
 #: Claims of one pull once it has to look through all heads for each.
@@ -90,7 +92,6 @@ CHOOSY_MAX = 16
 #: The reason a worker is told for each rule that keeps it from any work.
 REASONS: Mapping[str, Reason] = {
     "draining": Reason("WORKER_DRAINING", "the worker is draining: it gets no new work"),
-    "quarantined": Reason("WORKER_QUARANTINED", "the worker is quarantined: it gets no new work"),
     "quarantined": Reason("WORKER_QUARANTINED", "the worker is quarantined: it gets no new work"),
     "not_ready": Reason("WORKER_NOT_READY", "send a heartbeat first"),
     "full": Reason("WORKER_FULL", "the worker holds as many claims as its concurrency"),
@@ -314,7 +315,7 @@ def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, look: _Look) -> list[Claim
     answer_bytes = vain = 0
     refused = ""
     free = min(ask.body.max, row["concurrency"] - row["active"])
-    while len(taken) < free and answer_bytes + CLAIM_BYTES_MAX <= ANSWER_BYTES_MAX:
+    while len(taken) < free and answer_bytes <= ANSWER_ROOM_BYTES:
         head = None if look.choosy and len(taken) >= CHOOSY_MAX else look.head(tx)
         if head is None:
             break

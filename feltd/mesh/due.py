@@ -67,7 +67,11 @@ UPDATE workloads
 
 DEAD = """
 SELECT d.demand_id, d.tenant_id, d.application_id,
-       EXISTS (SELECT 1 FROM workloads w WHERE w.demand_id = d.demand_id) AS live
+       EXISTS (SELECT 1 FROM workloads w WHERE w.demand_id = d.demand_id)
+       OR EXISTS (SELECT 1
+                    FROM lanes l
+                   WHERE l.demand_id = d.demand_id
+                   LIMIT 1 OFFSET 64) AS live
   FROM demands d
  WHERE d.demand_id > :after
  ORDER BY d.demand_id
@@ -151,7 +155,8 @@ def rescale(tx: Tx, limit: int, now: Now) -> int:
 def prune(tx: Tx, limit: int, now: Now) -> int:
     """Delete demands that no live workload names; looks at `limit` of them and goes on next time.
 
-    Gives how many were deleted. Where it stopped is kept in tx.memo: lost, it begins anew.
+    One with many lanes waits until those are gone (see lanes.prune). Gives how many were deleted.
+    Where it stopped is kept in tx.memo: lost, it begins anew.
     """
     looked = tx.rows(DEAD, {"after": tx.memo.get(PRUNED, 0), "limit": limit})
     tx.memo[PRUNED] = looked[-1]["demand_id"] if len(looked) == limit else 0

@@ -15,7 +15,7 @@ from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import audit, principals
 from feltd.identity.pages import fill
-from feltd.mesh import events, generation, membership, placement
+from feltd.mesh import events, gates, generation, membership, placement
 from feltd.model.base import Ask
 from feltd.model.page import Page, PageAsk
 from feltd.model.pool import NewPool, Pool
@@ -326,8 +326,9 @@ def _tell(
     pool_id: str,
     applications: Collection[str | None],
 ) -> None:
-    """Have every application that can name the pool look again, and write down what was done."""
+    """Open or close it, have every application that can name it look again, and write it down."""
     tenant_id, actor = ask.body.tenant_id, str(ask.caller.subject)
+    gates.pool_changed(tx, tenant_id, pool_id)
     touched = (None,) if None in applications else sorted(filter(None, applications))
     for application_id in touched:
         generation.touch(tx, tenant_id, application_id)

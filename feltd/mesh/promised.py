@@ -301,7 +301,10 @@ SELECT 'demand', d.demand_id, d.head_rank, d.head_seq
        IS NOT (SELECT n.head_rank, n.head_seq
                  FROM lanes n
                 WHERE n.demand_id = d.demand_id
+                  AND d.pool_open = 1
                   AND n.head_rank IS NOT NULL
+                  AND n.concurrency_open = 1
+                  AND n.rate_open = 1
                 ORDER BY n.head_rank, n.head_seq
                 LIMIT 1)
 UNION ALL

@@ -12,7 +12,9 @@ from feltd.identity import audit
 from feltd.mesh import events, promised
 from feltd.mesh.promised import PLAIN, Promise
 from feltd.mesh.promised_feed import FEED
+from feltd.mesh.promised_gates import GATES
 from feltd.mesh.promised_timeouts import TIMEOUTS
+from feltd.mesh.promised_waits import WAITS
 from feltd.store import dialect
 from feltd.store.tx import Row, Tx
 
@@ -134,6 +136,8 @@ PROMISES = sorted(
         *PLAIN,
         *TIMEOUTS,
         *FEED,
+        *GATES,
+        *WAITS,
         Promise("I12", "asked within granted, granted within declared and grant", WITHIN_AUTHORITY),
         Promise("JSON", "what is stored as JSON can be read", STORED_JSON_READS),
     ),

@@ -1,14 +1,15 @@
 """The one statement that issues a claim, and what follows from it in the same transaction.
 
-The INSERT of the claim tests the work, the worker, its authority, its free slots and the key as
-stored, and draws the fencing token. The workload follows, its lane and demand find their next
-head, and the event is written. Whoever gives work away calls `take`; nothing else makes a claim.
+The INSERT of the claim tests the work and its gates (pool, concurrency key, rate key), the worker,
+its authority, its free slots and the key as stored, and draws the fencing token. The workload
+follows, its lane and demand find their next head, and the event is written. Whoever gives work
+away calls `take`; nothing else makes a claim.
 """
 
 from typing import Any, NamedTuple
 
 from feltd.clock import Now
-from feltd.mesh import deadlines, demands, events, fence, holding
+from feltd.mesh import deadlines, demands, events, fence, gates, holding
 from feltd.model.base import Caller
 from feltd.model.claim import Claim
 from feltd.store.tx import Row, Tx
@@ -16,11 +17,13 @@ from feltd.store.tx import Row, Tx
 ISSUE = """
 INSERT INTO claims (workload_id, tenant_id, application_id, worker_id, incarnation, number,
                     lease_ms, issued_at_ms, expires_at_ms, how, rank, worker_lifecycle, key_id,
-                    request_id, affinity, assigned, decision_id)
+                    request_id, pool_id, concurrency_key, affinity, assigned, decision_id)
 SELECT w.workload_id, w.tenant_id, w.application_id, k.worker_id, k.incarnation,
        w.attempt_number + 1, :lease_ms, :now_ms, :expires_at_ms, :how, w.rank, k.lifecycle,
-       nullif(:key_id, ''), :request_id, :affinity, :assigned, :decision_id
+       nullif(:key_id, ''), :request_id, w.pool_id, nullif(l.concurrency_key, 0), :affinity,
+       :assigned, :decision_id
   FROM workloads w
+  JOIN lanes l ON l.lane_id = w.lane_id
   JOIN workers k ON k.worker_id = :worker_id
  WHERE w.workload_id = :workload_id
    AND w.tenant_id = k.tenant_id
@@ -42,6 +45,24 @@ SELECT w.workload_id, w.tenant_id, w.application_id, k.worker_id, k.incarnation,
           FROM claims c
          WHERE c.worker_id = k.worker_id
            AND c.ended_at_ms IS NULL) < k.concurrency
+   AND (w.gated = 0
+        OR ((w.pool_id IS NULL
+             OR EXISTS (SELECT 1
+                          FROM pools p
+                         WHERE p.tenant_id = w.tenant_id
+                           AND p.pool_id = w.pool_id
+                           AND p.deleted_at_ms IS NULL
+                           AND p.active < coalesce(p.max_concurrency, p.active + 1)))
+            AND NOT EXISTS (SELECT 1
+                              FROM concurrency_keys c
+                             WHERE c.key_seq = l.concurrency_key
+                               AND c.active >= c.claims_max)
+            AND NOT EXISTS (SELECT 1
+                              FROM rate_keys r
+                              JOIN rate_uses u ON u.key_seq = r.key_seq
+                                              AND u.number = r.uses + 1 - r.claims_max
+                             WHERE r.key_seq = l.rate_key
+                               AND u.at_ms > :now_ms - r.period_ms)))
    AND (:key_id = ''
         OR EXISTS (SELECT 1
                      FROM keys y
@@ -67,7 +88,7 @@ UPDATE workloads
 RETURNING workload_id, tenant_id, application_id, state, fencing_token, claim_worker_id, input,
           attempt_number, expires_at_ms, lane_id, demand_id, definition_id, definition_revision,
           environment, capability_snapshot, connection_scopes, timeouts, runtime_policy,
-          traceparent,
+          traceparent, gated, pool_id,
           (SELECT g.constraints
              FROM workers k
              JOIN grants g ON g.grant_id = k.authorization_grant_id
@@ -131,6 +152,8 @@ def take(tx: Tx, now: Now, taking: Taking) -> Claim | None:
     if held["timeouts"] != deadlines.NONE:
         deadlines.arm(tx, now, taking.workload_id)
     demands.withdraw(tx, held["lane_id"], held["demand_id"])
+    if held["gated"]:
+        gates.enter(tx, now, held)
     events.tell(
         tx,
         now,

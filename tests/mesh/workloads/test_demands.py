@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from feltd.clock import Now
-from feltd.mesh import cancel, creation, demands, due
+from feltd.mesh import cancel, creation, demands, due, idle, matching
 from feltd.model.policy import Placement
 from feltd.model.workload import Batch, Cancel, Resources
 from feltd.store.tx import Row, Tx
@@ -15,7 +14,7 @@ from tests.mesh.world import Mesh
 WORKER = """
 SELECT k.worker_id, k.tenant_id, k.application_id, k.incarnation, k.content_version,
        k.capability_version, k.granted_capabilities, k.workload_kinds, k.resource_profile, k.labels,
-       a.demand_generation
+       a.demand_generation, a.gate_generation
   FROM workers k
   LEFT JOIN applications a
     ON a.tenant_id = k.tenant_id
@@ -37,13 +36,14 @@ SELECT l.lane_id, l.demand_id, l.head_rank, l.head_seq, w.rank, w.seq
 """
 
 
-def head(mesh: Mesh, worker_id: str, kinds: tuple[str, ...] = ()) -> Row | None:
-    def seek(tx: Tx, _: object, now: Now) -> Row | None:
-        worker = tx.row(WORKER, {"worker_id": worker_id})
-        assert worker is not None
-        return demands.head(tx, demands.fitting(tx, worker, kinds))
+def fit(tx: Tx, worker_id: str, kinds: tuple[str, ...] = ()) -> matching.Fit:
+    worker = tx.row(WORKER, {"worker_id": worker_id})
+    assert worker is not None
+    return matching.fitting(tx, worker, kinds)
 
-    return mesh.run(seek)
+
+def head(mesh: Mesh, worker_id: str, kinds: tuple[str, ...] = ()) -> Row | None:
+    return mesh.run(lambda tx, _, now: matching.head(tx, fit(tx, worker_id, kinds)))
 
 
 def first(mesh: Mesh, worker_id: str, kinds: tuple[str, ...] = ()) -> str | None:
@@ -114,7 +114,8 @@ def test_what_only_others_may_run_does_not_hide_ones_own(mesh: Mesh) -> None:
     for number in range(10):
         create(mesh, key=f"k{number}", definition_id=f"kind{number}")
     assert first(mesh, worker) == "k0"
-    assert mesh.run(lambda tx, _, now: demands.waiting(tx, "acme", "docs")) == 510
+    told = mesh.run(lambda tx, _, now: idle.reasons(tx, fit(tx, worker)))
+    assert [reason.demands for reason in told] == [10, 500]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import click
 
 from feltd.cli.output import Examples
 from feltd.cli.parse import DURATION, labels
+from feltd.cli.worker_caps import caps_of, caps_options, require
 from feltd.worker.command import Command
 from feltd.worker.desk import ANY
 from feltd.worker.worker import Worker
@@ -47,11 +48,13 @@ class Utc(logging.Formatter):
 @click.option("--on-drain", type=click.Choice(["exit", "park"]), help="Exit, if not given.")
 @click.option("--lease", type=DURATION, help="How long work stays held unrenewed; 30s.")
 @click.option("--grace", type=DURATION, help="How long work may finish after SIGTERM; 25s.")
+@caps_options
 @click.option("--quiet", is_flag=True, help="Log warnings only.")
 def run(
     target: str | None, command: str | None, name: str | None, concurrency: int | None,
     capabilities: tuple[str, ...], pairs: tuple[str, ...], on_drain: str | None,
-    lease: int | None, grace: int | None, quiet: bool,
+    lease: int | None, grace: int | None, quiet: bool, readable: tuple[str, ...],
+    **bounds: Any,
 ) -> int:  # fmt: skip
     """Run a worker until it is stopped or drained.
 
@@ -60,6 +63,9 @@ def run(
     stdout, 75 is transient, anything else fails with the end of stderr. It is told
     FELTD_WORKLOAD_ID, FELTD_ATTEMPT, FELTD_FENCING_TOKEN, FELTD_EXPIRES_AT_MS and
     FELTD_CHECKPOINT, a file: the last attempt's state if there is one; what it writes is kept.
+
+    Bounds on memory, network and the like hold beside those of the claim, the tighter wins; what
+    cannot be kept here is refused: policy_unenforceable. Only --exec can keep to most of them.
 
     Exit code 0: drained or told to stop; 1: refused; 3: another process took the name.
     """
@@ -71,8 +77,11 @@ def run(
             "FELTD_URL is not set: give it the address that 'feltd serve' prints, such as "
             "http://127.0.0.1:7610"
         )
+    program, caps = None, caps_of(**bounds)
     if command is not None:
-        worker.handlers[ANY] = Command(command)
+        worker.handlers[ANY] = program = Command(command, caps, readable)
+    require(program, caps)
+    worker.caps = caps
     for member, value in (
         ("name", name),
         ("concurrency", concurrency),

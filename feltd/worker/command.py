@@ -1,92 +1,165 @@
 """`--exec`: any program as a handler. Input on stdin, output from stdout, the exit code decides.
 
-The program runs through /bin/sh in a process group of its own, which is ended as a whole when the
-work shall stop. It is told its fence in the environment and never sees the worker's keys.
+The program runs in the process runtime, under its claim's policy within the worker's own caps. It
+is told its fence in the environment and never sees the worker's keys.
 """
 
 import asyncio
 import contextlib
 import os
+import re
 import signal
-import tempfile
+import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from feltd.model.grant import RuntimeCaps
+from feltd.model.policy import RuntimePolicy
+from feltd.model.secret_text import covered
 from feltd.worker.context import AsyncContext
 from feltd.worker.failures import OUTPUT_BYTES_MAX, Fenced, Permanent, Transient
 from feltd.worker.refusal import Refusal
+from feltd.worker.runtimes.process import STDERR_BYTES_KEPT, ProcessRuntime
+from feltd.worker.runtimes.runtime import Finished, policy_of
 
 #: sysexits' EX_TEMPFAIL: trying again may help.
 TEMPORARY = 75
 STDERR_BYTES_MAX = 2_048
-#: Between SIGTERM and SIGKILL for a program that shall stop.
-TERM_S = 5.0
 #: How often the checkpoint file is looked at while the program runs.
 CHECKPOINT_EVERY_S = 1.0
 CHECKPOINT_BYTES_MAX = 256 * 1024
-#: Not for the program: it could register workers or act as this one.
-KEPT_BACK = ("FELTD_KEY",)
+#: What programs say when the kernel gives them no more memory: they end as they like.
+OUT_OF_MEMORY = re.compile(
+    r"(?i)out ?of ?memory|cannot allocate memory|memoryerror|bad_alloc|memory exhausted"
+    r"|allocation failed"
+)
+#: How programs end that do not look whether they were given memory.
+CRASHES = frozenset(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS))
 
 
 class Command:
-    """A handler that runs `text` as a shell command, once for each claim."""
+    """A handler that runs `text` as a shell command, once for each claim.
 
-    def __init__(self, text: str) -> None:
+    `caps` are the worker's own, `readable` the paths that a program without the machine's files
+    may still read.
+    """
+
+    #: It keeps to the policy of the claim itself.
+    enforces_policy = True
+
+    def __init__(
+        self, text: str, caps: RuntimeCaps | None = None, readable: Sequence[str] = ()
+    ) -> None:
         self.text = text
+        self.caps = caps
+        self.runtime = ProcessRuntime(text, readable)
 
     async def __call__(self, ctx: AsyncContext) -> Any:
         """Run it; the output is stdout as JSON, else as a string.
 
-        Raises Transient for exit code 75, Permanent with the last 2 KiB of stderr for any other.
+        Raises Transient for exit code 75, Permanent with the last 2 KiB of stderr for any other,
+        and with a kind of its own for a program that was ended at a bound: timeout, cpu_limit,
+        memory_limit; policy_unenforceable before it started.
         """
-        with tempfile.TemporaryDirectory(prefix="feltd-") as folder:
-            state = CheckpointFile(Path(folder) / "checkpoint.json", ctx)
-            process = await asyncio.create_subprocess_shell(
-                self.text,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=environment(ctx, state.path),
-                start_new_session=True,
-            )
+        claim = ctx.claim
+        policy = policy_of(claim, self.caps)
+        path = await self.runtime.start(claim, policy)
+        try:
+            state = CheckpointFile(path, ctx)
             watching = asyncio.create_task(state.watch())
             try:
-                code, output, errors = await _talk(process, msgspec.json.encode(ctx.input))
+                finished = await self.runtime.execute(claim, msgspec.json.encode(ctx.input))
             finally:
                 watching.cancel()
-                await _ended(process)
             await state.send()
-        return outcome(code, output, errors)
+        finally:
+            self.runtime.forget(claim)
+        return result(finished, policy)
 
 
-def environment(ctx: AsyncContext, checkpoint: Path) -> dict[str, str]:
-    """The environment of the program: this process's own, without its keys, and the fence."""
-    kept = {name: value for name, value in os.environ.items() if name not in KEPT_BACK}
-    return kept | {
-        "FELTD_WORKLOAD_ID": ctx.workload_id,
-        "FELTD_ATTEMPT": str(ctx.attempt),
-        "FELTD_FENCING_TOKEN": str(ctx.fence),
-        "FELTD_EXPIRES_AT_MS": str(ctx.claim.get("expires_at_ms", "")),
-        "FELTD_CHECKPOINT": str(checkpoint),
-    }
+def result(finished: Finished, policy: RuntimePolicy) -> Any:
+    """What the end of a program means under its policy."""
+    tail = shown(finished.errors)
+    if finished.end == "duration":
+        bound = f"max_duration_ms {policy.max_duration_ms}"
+        raise Permanent(_ended(f"it ran longer than {bound}", tail), "timeout")
+    if finished.end == "cpu":
+        bound = f"max_cpu_millis {policy.max_cpu_millis}"
+        raise Permanent(_ended(f"it used more processor time than {bound}", tail), "cpu_limit")
+    if finished.end == "memory":
+        bound = f"max_memory_bytes {policy.max_memory_bytes}"
+        raise Permanent(_ended(f"it used more memory than {bound}", tail), "memory_limit")
+    if finished.end == "output":
+        raise Permanent(f"stdout is over {OUTPUT_BYTES_MAX} bytes: store it, print a reference")
+    if finished.end == "told":
+        raise Transient("the program was told to end before it had")
+    if policy.max_memory_bytes is not None and _starved(finished, policy.max_memory_bytes, tail):
+        bound = f"max_memory_bytes {policy.max_memory_bytes}"
+        how = f"{_how(finished.code)}, under {bound}"
+        raise Permanent(f"{how}: {tail}" if tail else how, "memory_limit")
+    return outcome(finished.code, finished.output, finished.errors)
+
+
+def _starved(finished: Finished, memory_bytes: int, tail: str) -> bool:
+    """Whether a failure looks like the work of the bound: the kernel refuses what is past it, and
+    what follows is the program's own doing. It says so, or it crashes with half of the bound held.
+    """
+    if finished.code in (0, TEMPORARY):
+        return False
+    crashed = finished.code in CRASHES and finished.peak_bytes * 2 >= memory_bytes
+    return crashed or OUT_OF_MEMORY.search(tail) is not None
 
 
 def outcome(code: int, output: bytes, errors: bytes) -> Any:
     """What an exit code, a stdout and a stderr mean."""
-    tail = errors[-STDERR_BYTES_MAX:].decode(errors="replace").strip()
+    tail = shown(errors)
     if code == TEMPORARY:
         raise Transient(tail or f"exit code {TEMPORARY}")
     if code != 0:
-        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        raise Permanent(f"{how}: {tail}" if tail else how)
+        raise Permanent(f"{_how(code)}: {tail}" if tail else _how(code))
     if len(output) > OUTPUT_BYTES_MAX:
         raise Permanent(f"stdout is over {OUTPUT_BYTES_MAX} bytes: store it, print a reference")
     try:
         return msgspec.json.decode(output)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return output.decode(errors="replace").replace("\x00", "").rstrip("\n")
+
+
+def shown(errors: bytes) -> str:
+    """The last 2 KiB of stderr, searched for secrets before they are cut off.
+
+    What was cut already begins in the middle of a word, which may be half a secret: it goes whole.
+    """
+    text = errors.decode(errors="replace")
+    if len(errors) > STDERR_BYTES_KEPT:
+        text = re.sub(r"\A\S*", "", text)
+    if len(text.encode()) > STDERR_BYTES_MAX:
+        text = covered(text)
+    return text.encode()[-STDERR_BYTES_MAX:].decode(errors="ignore").strip()
+
+
+def _read(path: Path) -> bytes:
+    """The file as far as it is one and fits, else nothing.
+
+    A program that sees only its own files could put a link there, for this process to follow.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(file, "rb") as reading:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return b""
+        content = reading.read(CHECKPOINT_BYTES_MAX + 1)
+    return content if len(content) <= CHECKPOINT_BYTES_MAX else b""
+
+
+def _how(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _ended(why: str, tail: str) -> str:
+    return f"ended, because {why}: {tail}" if tail else f"ended, because {why}"
 
 
 class CheckpointFile:
@@ -110,9 +183,7 @@ class CheckpointFile:
     async def send(self) -> None:
         """Store the file's content if it is whole JSON and new; half-written ones wait."""
         try:
-            if self.path.stat().st_size > CHECKPOINT_BYTES_MAX:
-                return
-            content = self.path.read_bytes()
+            content = _read(self.path)
             if not content or content == self._sent:
                 return
             state = msgspec.json.decode(content)
@@ -125,52 +196,3 @@ class CheckpointFile:
         except Fenced:
             return
         self._sent = content
-
-
-async def _talk(process: asyncio.subprocess.Process, given: bytes) -> tuple[int, bytes, bytes]:
-    """Feed stdin, keep a bounded stdout and the end of stderr, wait for the exit code."""
-    assert process.stdin is not None  # all three are pipes
-    assert process.stdout is not None
-    assert process.stderr is not None
-    _fed, output, errors, code = await asyncio.gather(
-        _feed(process.stdin, given),
-        _head(process.stdout, OUTPUT_BYTES_MAX + 1),
-        _tail(process.stderr, STDERR_BYTES_MAX),
-        process.wait(),
-    )
-    return code, output, errors
-
-
-async def _feed(stdin: asyncio.StreamWriter, given: bytes) -> None:
-    # A program need not read its input.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        stdin.write(given)
-        await stdin.drain()
-    stdin.close()
-
-
-async def _head(stream: asyncio.StreamReader, bytes_max: int) -> bytes:
-    kept = bytearray()
-    while chunk := await stream.read(65_536):
-        kept += chunk[: max(0, bytes_max - len(kept))]
-    return bytes(kept)
-
-
-async def _tail(stream: asyncio.StreamReader, bytes_max: int) -> bytes:
-    kept = bytearray()
-    while chunk := await stream.read(65_536):
-        kept += chunk
-        del kept[:-bytes_max]
-    return bytes(kept)
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    """End the whole group: gently, then not; also what the program left behind."""
-    for number, seconds in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, TERM_S)):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        if process.returncode is not None:
-            return
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), seconds)
-            return

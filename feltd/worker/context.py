@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from feltd.clock import wall_ms
+from feltd.model.secret_text import covered
 from feltd.worker.failures import Fenced
 from feltd.worker.leases import LINE_BYTES_MAX, Held
 
@@ -65,7 +66,7 @@ class _Seen:
 
     @property
     def stopping(self) -> str | None:
-        """Why to stop: cancel, lost, lease, shutdown; None while the work goes on."""
+        """Why to stop: cancel, lost, lease, timeout, shutdown; None while the work goes on."""
         return self._held.stopping
 
     def raise_if_cancelled(self) -> None:
@@ -84,7 +85,10 @@ class _Seen:
 
     def log(self, text: str, level: str = "info") -> None:
         """Keep a log line with the workload: at most 1 KiB of it, 1,000 lines an attempt."""
-        clean = str(text).replace("\x00", "").encode()[:LINE_BYTES_MAX].decode(errors="ignore")
+        clean = str(text).replace("\x00", "")
+        if len(clean.encode()) > LINE_BYTES_MAX:
+            # Half a secret is found by nobody: it is covered before it is cut.
+            clean = covered(clean).encode()[:LINE_BYTES_MAX].decode(errors="ignore")
         line = {"at_ms": wall_ms(), "level": level, "text": clean}
         self._loop.call_soon_threadsafe(self._held.note, line)
 

@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from feltd.clock import boot_ms
+from feltd.model.grant import RuntimeCaps
+from feltd.model.policy import RuntimePolicy
 from feltd.worker import runner
 from feltd.worker.courier import Courier
-from feltd.worker.failures import RELEASED, Ending, Fenced, failed
+from feltd.worker.failures import RELEASED, Ending, Fenced, failed, raised
 from feltd.worker.leases import Held
 from feltd.worker.refusal import Refusal, Unreachable
 from feltd.worker.runner import Handler
+from feltd.worker.runtimes.runtime import Unenforceable, policy_of, require_inline
 from feltd.worker.session import Session, Stopped
 
 log = logging.getLogger("feltd.worker")
@@ -43,6 +46,7 @@ class Desk:
         session: Session,
         handlers: Mapping[str, Handler],
         end: Callable[[Stopped], None],
+        caps: RuntimeCaps | None = None,
     ) -> None:
         self.session = session
         self.handlers = handlers
@@ -52,7 +56,9 @@ class Desk:
         self.freed = asyncio.Event()
         self.completed = 0
         self._given_back: set[str] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self._end = end
+        self.caps = caps
 
     @property
     def free(self) -> int:
@@ -190,7 +196,7 @@ class Desk:
             ending = await self._attempt(held)
             if held.sending is not None:
                 await asyncio.wait([held.sending])
-            if held.lines and held.stopping not in ("lost", "lease"):
+            if held.lines and not held.leaving and held.stopping not in ("lost", "lease"):
                 await self.send_lines(held, patience_ms=LINES_PATIENCE_MS)
             self._finish(held, ending)
         except Stopped as stopped:
@@ -213,7 +219,43 @@ class Desk:
             "started %s %s, attempt %s, token %d",
             held.definition, held.workload_id, held.claim.get("attempt_number"), held.fencing_token,
         )  # fmt: skip
-        return await runner.run(handler, held, self.checkpoint)
+        if getattr(handler, "enforces_policy", False):
+            return await runner.run(handler, held, self.checkpoint)
+        return await self._inline(handler, held)
+
+    async def _inline(self, handler: Handler, held: Held) -> Ending | None:
+        """Run a handler in this process, under as much of a policy as can be kept to here.
+
+        Once its duration is over its attempt ends, and the handler is told to stop; one that does
+        not listen keeps its slot, and what it returns is not accepted.
+        """
+        try:
+            policy = policy_of(held.claim, self.caps)
+            require_inline(policy)
+        except Unenforceable as error:
+            return raised(error)
+        limit_s = policy.max_duration_ms / 1_000
+        over = asyncio.get_running_loop().call_later(limit_s, self._overdue, held, policy)
+        try:
+            return await runner.run(handler, held, self.checkpoint)
+        finally:
+            over.cancel()
+
+    def _overdue(self, held: Held, policy: RuntimePolicy) -> None:
+        if held.leaving or held.stopping == "lost":
+            return
+        held.stop("timeout")
+        held.leaving = True
+        said = f"it ran longer than max_duration_ms {policy.max_duration_ms}"
+        ending = asyncio.get_running_loop().create_task(self._end_overdue(held, said))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _end_overdue(self, held: Held, said: str) -> None:
+        try:
+            await self.send_lines(held, patience_ms=LINES_PATIENCE_MS)
+        finally:
+            self.courier.hand(held, failed("timeout", said))
 
     def _finish(self, held: Held, ending: Ending | None) -> None:
         """Decide how the claim ends, from how the handler ended and why it was stopped."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from feltd.model.secret_text import covered
 from feltd.worker.refusal import Refusal, Unreachable
 
 #: The daemon keeps that much of an output; more is a failure of the handler, told as one.
@@ -97,7 +98,10 @@ def _passes(error: BaseException) -> bool:
 
 def failed(kind: str, message: str, *, retry_after_ms: int | None = None, hint: str = "") -> Ending:
     """A failure with a kind and a message, cut to its bound; NUL cannot be stored and goes."""
-    message = message.replace("\x00", "")[:MESSAGE_CHARACTERS_MAX]
+    message = message.replace("\x00", "")
+    if len(message) > MESSAGE_CHARACTERS_MAX:
+        # Half a secret is found by nobody: it is covered before it is cut.
+        message = covered(message)[:MESSAGE_CHARACTERS_MAX]
     body: dict[str, Any] = {"kind": kind, "message": message}
     if retry_after_ms is not None:
         body["retry_after_ms"] = min(max(0, int(retry_after_ms)), RETRY_AFTER_MS_MAX)

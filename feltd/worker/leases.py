@@ -46,7 +46,8 @@ class Held:
     """One claim in this process: its facts, its lease by the own clock, and whether to stop.
 
     `stopping` is None while the work goes on, else why it shall stop: cancel (the daemon asks),
-    lost (it is fenced), lease (renewals fail), shutdown (this process ends).
+    lost (it is fenced), lease (renewals fail), timeout (its policy's duration is over), shutdown
+    (this process ends).
     """
 
     def __init__(self, claim: Mapping[str, Any], lease_ms: int, leases: LeaseView) -> None:

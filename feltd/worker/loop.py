@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from feltd.clock import wall_ms
+from feltd.model.grant import RuntimeCaps
 from feltd.worker.client import Json
 from feltd.worker.courier import Parcel, items, results
 from feltd.worker.desk import Desk
@@ -52,11 +53,12 @@ class Loop:
         *,
         on_drain: str = "exit",
         grace_ms: int = 25_000,
+        caps: RuntimeCaps | None = None,
     ) -> None:
         self.session = session
         self.on_drain = on_drain
         self.grace_ms = grace_ms
-        self.desk = Desk(session, handlers, self._end)
+        self.desk = Desk(session, handlers, self._end, caps)
         self._over: asyncio.Future[Stopped] = asyncio.get_running_loop().create_future()
         self._told = asyncio.Event()
         self._hurry = asyncio.Event()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from feltd import __version__
+from feltd.model.grant import RuntimeCaps
 from feltd.worker.client import AsyncClient
 from feltd.worker.desk import ANY
 from feltd.worker.loop import Loop
@@ -32,7 +33,8 @@ class Worker:
     Everything may be left out: FELTD_URL and FELTD_KEY say where and as whom, the key's grant what
     it may do. `name` is this machine's name by default; a second process of one name takes it over
     and the first ends with exit code 3. `lease_ms` (1,000 to 3,600,000) is how long work stays
-    held without a renewal; `grace_ms` how long handlers may finish after SIGTERM.
+    held without a renewal; `grace_ms` how long handlers may finish after SIGTERM. `caps`, set
+    later, bounds the policy of each claim.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Worker:
         self.heartbeat_timeout_ms = heartbeat_timeout_ms
         self.on_drain: OnDrain = on_drain
         self.grace_ms = grace_ms
+        self.caps: RuntimeCaps | None = None
         self.handlers: dict[str, Handler] = {}
         self._loop: Loop | None = None
         self.check()
@@ -123,7 +126,9 @@ class Worker:
             if not self._beginning.cancelled():
                 raise
             return Stopped(0, "told to stop before it began")
-        self._loop = Loop(session, self.handlers, on_drain=self.on_drain, grace_ms=self.grace_ms)
+        self._loop = Loop(
+            session, self.handlers, on_drain=self.on_drain, grace_ms=self.grace_ms, caps=self.caps
+        )
         try:
             return await self._loop.run()
         finally:

@@ -1,0 +1,1 @@
+"""Where attempts run: each runtime enforces a claim's runtime policy, or refuses it."""

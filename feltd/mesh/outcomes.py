@@ -11,7 +11,7 @@ from msgspec.json import encode
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.mesh import fence, refusal, secrets
+from feltd.mesh import artifacts, fence, refusal, secrets
 from feltd.mesh.attempts import End, Ended, end_claim
 from feltd.mesh.refusal import Verb
 from feltd.mesh.retry import RESERVED
@@ -168,11 +168,12 @@ def complete(tx: Tx, ask: Ask[Complete], now: Now) -> Outcome:
 
     `result_id` defaults to result_<workload_id>_<fencing_token>; `start` starts a CLAIMED one
     first. `logs` are redacted, cut and bounded like log lines. Repeating with the same body gives
-    the recorded outcome; with another body WORKLOAD_STALE_FENCE with recorded: true. Refuses as
-    `fence.start`.
+    the recorded outcome; with another body WORKLOAD_STALE_FENCE with recorded: true. Refuses
+    WORKLOAD_INVALID for artifacts that the runtime policy does not allow, else as `fence.start`.
     """
     body = ask.body
     params = refusal.presented(ask, now)
+    artifacts.require(tx, params, body.artifacts)
     if body.start:
         _start_first(tx, now, params)
     digest = digest_of(body)

@@ -25,11 +25,22 @@ T = TypeVar("T")
 #: A wake that got lost costs at most this long.
 LOOK_AGAIN_S = 5.0
 #: Reasons of an empty answer that may pass while a poll waits; any other ends it at once.
-PASSING = frozenset({"NO_WORK", "NO_MATCH", "WORKER_FULL", "WORKER_NOT_READY", "WORKER_UNHEALTHY"})
+PASSING = frozenset(
+    {
+        "NO_WORK",
+        "NO_MATCH",
+        "HELD",
+        "POOL_FULL",
+        "KEY_FULL",
+        "WORKER_FULL",
+        "WORKER_NOT_READY",
+        "WORKER_UNHEALTHY",
+    }
+)
 #: Reasons after which nobody else in the application can find anything either.
 EXHAUSTED = frozenset({"NO_WORK"})
 #: Reasons after which nobody with the same offer can.
-MISMATCH = frozenset({"NO_MATCH"})
+MISMATCH = frozenset({"NO_MATCH", "HELD", "POOL_FULL", "KEY_FULL"})
 #: A parked poll whose worker lost its standing ends empty, with the reason, and is no error.
 STANDING = frozenset(
     {"WORKER_RECOVERY_REQUIRED", "UNAUTHENTICATED", "WORKER_NOT_FOUND", "WORKER_UNAUTHORIZED"}
@@ -147,7 +158,12 @@ class Polls:
                 if self._ends(waiter, pulled):
                     return answer
                 self._join(waiter, before)
-                why = await waiter.park(request, max(0, int((ends_at_s - loop.time()) * 1_000)))
+                left_ms = max(0, int((ends_at_s - loop.time()) * 1_000))
+                # What it left for others may be its own before the wait is over.
+                park_ms = min(left_ms, waiter.post.again_ms or left_ms)
+                why = await waiter.park(request, park_ms)
+                if why == "timeout" and park_ms < left_ms:
+                    why = "ready"
                 if why != "ready":
                     return merged(answer, _over(request, pulled, why))
                 before, waiter.pending, waiter.looking = self._round, False, True

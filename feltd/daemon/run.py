@@ -68,6 +68,8 @@ class Daemon:
         self.config = config
         self.lock = lock
         self.stop = asyncio.Event()
+        #: The hold on everybody's work that stands, as a sentence; '' for none.
+        self.held = ""
         #: Why it stops, when it did not choose to.
         self.fatal: BaseException | None = None
         #: Another program wrote to the file since the last check.
@@ -79,7 +81,8 @@ class Daemon:
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serve until a signal or a fatal error; the exit code.
 
-        `on_ready` gets the address once connections are taken. Raises StoreProblem, ListenProblem
+        `on_ready` gets the address once connections are taken, and behind it a hold on everybody's
+        work that stands. Raises StoreProblem, ListenProblem
         or ConfigProblem when the start fails.
         """
         raise_file_limit(self.config.max_connections)
@@ -105,6 +108,7 @@ class Daemon:
             transport="https" if config.tls_cert else "http",
             auth=not config.no_auth,
         )
+        self._note_held(opened.held)
         crash = self._hooks.crash
         self.metrics = Metrics() if crash is None else CrashPoint(*crash)
         self.writer = Writer(
@@ -177,11 +181,12 @@ class Daemon:
         def listening(url: str) -> None:
             notify("READY=1", f"STATUS=serving {url}")
             found = self.health.finding
-            log.info("serving", url=url, database=str(self.config.path), storage=found.label)
+            path, held = str(self.config.path), self.held
+            log.info("serving", url=url, database=path, storage=found.label, held=held)
             self.writer.slow_commit_ms = self._hooks.slow_commit_ms
             if isinstance(self.metrics, CrashPoint):
                 self.metrics.serving()
-            on_ready(url)
+            on_ready(f"{url} ({held}; feltd hold delete lifts it)" if held else url)
 
         if not self.stop.is_set():
             await self.server.serve(listening)
@@ -311,14 +316,27 @@ class Daemon:
             if topic == "due":
                 self.keeper.expect("promote", int(key))
                 continue
+            if topic == "rate":
+                self.keeper.expect("open_rates", int(key))
+                continue
+            if topic == "opening":
+                self.keeper.expect("open_lanes", 0)
+                continue
             if topic == "deadline":
                 self.keeper.expect("end_timeouts", int(key))
                 continue
             if topic == "settle":
                 self.keeper.expect("settle_dependencies", int(key))
                 continue
+            if topic == "held":
+                self._note_held(key)
+                continue
             self.context.door.told(topic, key)
             self.context.polls.told(topic, key)
+
+    def _note_held(self, held: str) -> None:
+        self.held = held
+        self.health.note("CLAIMS_HELD", held or None)
 
     def die(self, error: BaseException) -> None:
         """Stop in order because of an error that no repetition can mend; the exit code is 1."""

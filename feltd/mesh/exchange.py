@@ -61,7 +61,8 @@ def exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:
 def exchange_for(tx: Tx, ask: Ask[Exchanging], now: Now) -> tuple[claims.Post, ExchangeAnswer]:
     """As `exchange`, with where its worker stands if it has to wait."""
     row = claims.puller(tx, ask.caller, now, ask.id, None)
-    return claims.post_of(row, ask.body.body.claim), _exchange(tx, ask, now)
+    answer, again_ms = _exchange(tx, ask, now)
+    return claims.post_of(row, ask.body.body.claim)._replace(again_ms=again_ms), answer
 
 
 def look(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[claims.Post, Pulled, list[Claim]]:
@@ -70,7 +71,9 @@ def look(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[claims.Post, Pulled, list[Cl
     return post, pulled, assigned.of_worker(tx, ask.id, now)
 
 
-def _exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:
+def _exchange(
+    tx: Tx, ask: Ask[Exchanging], now: Now
+) -> tuple[ExchangeAnswer, int | None]:
     body = ask.body.body
     done: list[ItemOutcome] = []
     beat = _beat(tx, ask, now, done)
@@ -81,9 +84,9 @@ def _exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:
     held = workers.live_claims(tx, ask.id)
     reported = _reported(body, done, held)
     found = heartbeat.differences(tx, row, reported, _named(body), now)
-    told = _claimed(tx, ask, now, row, len(held), None if beat is None else done[0])
+    told, again_ms = _claimed(tx, ask, now, row, len(held), None if beat is None else done[0])
     accepted = beat if isinstance(beat, HeartbeatAnswer) else None
-    return ExchangeAnswer(
+    answer = ExchangeAnswer(
         outcomes=done,
         claims=told.claims,
         assigned_claims=found.assigned_claims,
@@ -98,6 +101,7 @@ def _exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:
         grant_expires_at_ms=None if accepted is None else accepted.grant_expires_at_ms,
         wall_time_ms=None if accepted is None else accepted.wall_time_ms,
     )
+    return answer, again_ms
 
 
 def _beat(
@@ -179,8 +183,8 @@ def _named(body: Exchange) -> list[str]:
 
 def _claimed(
     tx: Tx, ask: Ask[Exchanging], now: Now, row: Row, active: int, beat: ItemOutcome | None
-) -> Pulled:
-    """The claim part: what was taken, or why nothing was."""
+) -> tuple[Pulled, int | None]:
+    """The claim part: what was taken or why nothing was, and when to look again if not before."""
     wanted, reason = ask.body.body.claim, None
     if wanted is not None and beat is not None and not beat.ok:
         reason = Reason(str(beat.code), f"the heartbeat was refused: {beat.detail}")
@@ -189,12 +193,14 @@ def _claimed(
     elif wanted is not None:
         own = Ask(caller=ask.caller, body=wanted, id=ask.id, limits=ask.limits)
         try:
-            return tx.attempt(partial(claims.pull, tx, own, now))
+            post, pulled = tx.attempt(partial(claims.pull_for, tx, own, now))
+            return pulled, post.again_ms
         except Refused as refused:
             reason = Reason(refused.code, refused.detail)
-    return Pulled(
+    pulled = Pulled(
         claims=[],
         lifecycle=lifecycle.shown(row, active),
         reasons=[] if reason is None else [reason],
         server_time_ms=now.lease_ms,
     )
+    return pulled, None

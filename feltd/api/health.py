@@ -42,6 +42,8 @@ DISK_FREE_BYTES_MIN = 64 * 1024 * 1024
 WAL_RESET_FIXED = (3, 51, 3)
 WAL_RESET_BACKPORTS = ((3, 50, 7), (3, 44, 6))
 READY_SHARED_MS = 1_000
+#: Reasons that a person wanted so: they are told and degrade nothing.
+INTENDED = frozenset({"CLAIMS_HELD"})
 #: Every 503 says when to ask again; a probe costs little.
 RETRY_AFTER = {"Retry-After": "1"}
 
@@ -130,7 +132,7 @@ class Health:
         found = self.finding
         version = sqlite3.sqlite_version_info
         members: dict[str, Any] = {
-            "status": overall_status(bool(reasons)),
+            "status": overall_status(any(one.code not in INTENDED for one in reasons)),
             "version": __version__,
             "git_commit": os.environ.get("FELTD_GIT_COMMIT") or "unknown",
             "runtime": "self-hosted",

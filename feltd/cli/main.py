@@ -34,6 +34,8 @@ COMMANDS: dict[str, Entry] = {
     "workload": Entry("feltd.cli.workload:workload", "Create, watch, cancel, requeue work."),
     "claim": Entry("feltd.cli.claim:claim", "See who holds what; take it away."),
     "events": Entry("feltd.cli.events:events", "What happens, as it happens; for each, a program."),
+    "pool": Entry("feltd.cli.pool:pool", "Make pools of workers, with a ceiling."),
+    "hold": Entry("feltd.cli.hold:hold", "Keep work from being claimed; let it go again."),
     "keys": Entry("feltd.cli.keys:keys", "Make and end API keys."),
     "grants": Entry("feltd.cli.grants:grants", "Issue and end grants."),
     "health": Entry("feltd.cli.health:health", "What the daemon says of itself."),

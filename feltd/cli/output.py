@@ -36,6 +36,8 @@ STEPS_OF = {
     "KEY_NOT_FOUND": "look for its id: feltd keys list",
     "WORKER_NOT_FOUND": "look for its id or name: feltd worker list",
     "WORKLOAD_NOT_FOUND": "look for its id: feltd workload list",
+    "WORKER_POOL_NOT_FOUND": "look for its id: feltd pool list",
+    "HOLD_NOT_FOUND": "look for its id: feltd hold list",
     "CLAIM_NOT_FOUND": "look for its id: feltd claim list",
     "UNAUTHENTICATED": "give FELTD_KEY a key of this daemon that still works (feltd keys create)",
 }

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from feltd.cli.output import ExamplesGroup, facts, json_option, say_json, table
-from feltd.cli.parse import DURATION
+from feltd.cli.parse import DURATION, expiry
 from feltd.cli.remote import connect, remote
 from feltd.cli.worker_run import run
 from feltd.worker.client import Client
@@ -23,6 +23,7 @@ COLUMNS = (
     ("last seen", "last_seen_at_ms"),
     ("offline", "offline_reason"),
     ("drain", "drain.reason"),
+    ("quarantine", "quarantine.reason"),
 )
 #: Between looks at a worker that is being drained.
 LOOK_EVERY_S = 0.3
@@ -48,6 +49,7 @@ worker.add_command(run)
 @click.option("--application", "application_id")
 @click.option("--lifecycle")
 @click.option("--health")
+@click.option("--pool", "pool_id", help="Only members of this pool.")
 @click.option("--label", help="key=value")
 @click.option("--limit", type=click.IntRange(1), default=500, show_default=True)
 @remote
@@ -72,10 +74,15 @@ def show(data: str | None, as_json: bool, worker_id: str, recent: int) -> None:
     if as_json:
         say_json(found)
         return
-    facts((name, value) for name, value in found.items() if name not in ("recent", "drain"))
+    apart = ("recent", "drain", "quarantine")
+    facts((name, value) for name, value in found.items() if name not in apart)
     if found.get("drain"):
         drain = found["drain"]
         facts([("drain", f"by {drain.get('by')}: {drain.get('reason') or 'no reason given'}")])
+    if found.get("quarantine"):
+        kept = found["quarantine"]
+        facts([("quarantine", f"by {kept.get('by')}: {kept.get('reason')}")])
+        facts([("quarantined until", kept.get("until_at_ms"))])
     if found.get("recent"):
         click.echo()
         table(
@@ -125,6 +132,46 @@ def drain(data: str | None, as_json: bool, worker_id: str, wait: bool, **members
         click.echo("nothing is left in its hands: safe to stop")
     else:
         facts([("still held", len(held)), ("safe_at_ms", answer.get("safe_at_ms"))])
+
+
+@worker.command(
+    examples=(
+        "feltd worker quarantine edge-1 --reason 'its disk fails'",
+        "feltd worker quarantine edge-1 --reason 'under watch' --for 2h",
+    )
+)
+@click.argument("worker_id")
+@click.option("--reason", required=True, help="Kept in the audit and shown.")
+@click.option("--for", "for_ms", type=DURATION, help="It ends by itself then.")
+@remote
+def quarantine(
+    data: str | None, as_json: bool, worker_id: str, reason: str, for_ms: int | None
+) -> None:
+    """Give a worker no new work, whichever process is behind it; what it holds goes on."""
+    body: dict[str, Any] = {"reason": reason}
+    if for_ms is not None:
+        body["until_at_ms"] = expiry(for_ms)
+    with connect(data) as client:
+        worker_id = _named(client, worker_id)
+        found = client.call("POST", f"/v1/workers/{worker_id}/quarantine", body)
+    if as_json:
+        say_json(found)
+    else:
+        click.echo(f"{worker_id} is quarantined; it holds {len(found['claims'])} claims")
+
+
+@worker.command(examples=("feltd worker unquarantine edge-1",))
+@click.argument("worker_id")
+@remote
+def unquarantine(data: str | None, as_json: bool, worker_id: str) -> None:
+    """End a quarantine."""
+    with connect(data) as client:
+        worker_id = _named(client, worker_id)
+        found = client.call("POST", f"/v1/workers/{worker_id}/unquarantine", {})
+    if as_json:
+        say_json(found)
+    else:
+        click.echo(f"{worker_id} may take work again: it is {found['lifecycle']}")
 
 
 def _operation(name: str, doc: str, example: str) -> None:

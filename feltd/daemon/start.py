@@ -21,7 +21,7 @@ from feltd.config import Config, refuse_open_bind
 from feltd.daemon.marks import Marker
 from feltd.daemon.place import no_database
 from feltd.errors import Refused
-from feltd.mesh import events, ledger, vitals
+from feltd.mesh import events, holds, ledger, vitals
 from feltd.store import dialect, migrate, sidecar, walfile
 from feltd.store.connect import Connection, StoreProblem, open_writer, verify
 from feltd.store.sidecar import Mark
@@ -49,6 +49,8 @@ class Opened(NamedTuple):
     credited_ms: int
     #: The pages are still to be checked, beside serving.
     check_behind: bool
+    #: The hold on everybody's work that stands, as a sentence; '' for none.
+    held: str
 
 
 class _Run(NamedTuple):
@@ -59,6 +61,7 @@ class _Run(NamedTuple):
     schema_version: int
     #: Workers and leases that got the time back.
     credited: int
+    held: str
 
 
 async def open_database(config: Config) -> Opened:
@@ -104,6 +107,7 @@ async def open_database(config: Config) -> Opened:
         run.schema_version,
         clock.now().lease_ms - found["lease_ms"] if run.credited else 0,
         check and not before,
+        run.held,
     )
 
 
@@ -201,6 +205,9 @@ def _begin_run(
         # In this commit, not the next: no file may say that it is now, and that leases lapsed
         # while nobody could renew them.
         credited = vitals.credit(tx, now, 0, True)
+        if config.hold_claims:
+            holds.hold_at_start(tx, now)
+        held = holds.whole(tx)
         events.seal(tx, now)
         found = ledger.read(tx)
         schema_version = dialect.schema_version(tx)
@@ -209,7 +216,7 @@ def _begin_run(
         if conn.in_transaction:
             conn.execute("ROLLBACK")
         raise
-    return _Run(floor, found, schema_version, credited)
+    return _Run(floor, found, schema_version, credited, held)
 
 
 def first_damage(damage: list[str]) -> str:

@@ -27,6 +27,8 @@ SCOPE = "workloads:operate"
 HOLDS_MAX = 256
 #: Ended ones that are remembered of a tenant, so that a repeat is told from a made-up id.
 ENDED_MAX = 256
+#: Of a reason, what the line of the start and /health show.
+REASON_CHARS_TOLD = 120
 #: The hold of --hold-claims.
 AT_START = "hold_at_start"
 AT_START_REASON = "--hold-claims"
@@ -227,11 +229,12 @@ def page(tx: Tx, ask: Ask[PageAsk], now: Now) -> Page[Hold]:
 
 
 def whole(tx: Tx) -> str:
-    """The oldest hold on everybody's work that stands, as a sentence; '' when there is none."""
+    """The oldest hold on everybody's work that stands, on one line; '' when there is none."""
     row = tx.row(WHOLE)
     if row is None:
         return ""
-    return f"nothing is claimed: {row['hold_id']} by {row['held_by']}: {row['reason']}"
+    reason = " ".join(row["reason"].split())[:REASON_CHARS_TOLD]
+    return f"nothing is claimed: {row['hold_id']} by {row['held_by']}: {reason}"
 
 
 def of_application(

@@ -33,6 +33,7 @@ class Daemon:
         self.env = env or {}
         self.key = ""
         self.url = ""
+        self.told_at_start = ""
         self.process: subprocess.Popen[str] | None = None
         self.log = data.with_name(data.name + ".log")
 
@@ -51,7 +52,8 @@ class Daemon:
         if not line:
             process.wait(PATIENCE_S)
             raise AssertionError(f"no address; exit {process.returncode}: {self.told()}")
-        self.url = line
+        # The address, and behind it what else the daemon has to say.
+        self.told_at_start, self.url = line, line.split()[0]
         return self
 
     def spawn(self, *flags: str, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":

@@ -78,9 +78,7 @@ def lift(mesh: Mesh, hold_id: str, *, tenant: str = "", by: Caller = principals.
     mesh.ask(holds.lift, tenant, hold_id, by)
 
 
-def confine(
-    mesh: Mesh, worker_id: str, *, by: Caller = principals.OPEN, **members: Any
-) -> Worker:
+def confine(mesh: Mesh, worker_id: str, *, by: Caller = principals.OPEN, **members: Any) -> Worker:
     told = convert({"reason": "its disk fails", **members}, Quarantining)
     return mesh.ask(quarantine.quarantine, told, worker_id, by)
 
@@ -89,10 +87,10 @@ def free(mesh: Mesh, worker_id: str, *, by: Caller = principals.OPEN) -> Worker:
     return mesh.ask(quarantine.unquarantine, None, worker_id, by)
 
 
-def refusal(act: Callable[[], object]) -> Refused:
+def refusal(act: Callable[..., object], *given: Any, **named: Any) -> Refused:
     """What an act is refused with."""
     try:
-        act()
+        act(*given, **named)
     except Refused as refused:
         return refused
     raise AssertionError("it was not refused")

@@ -79,8 +79,8 @@ def test_anothers_hold_answers_like_a_made_up_one(mesh: Mesh) -> None:
 
     for hold_id in (theirs.hold_id, everybodys.hold_id):
         for tenant in ("other", ""):
-            real = refusal(lambda: lift(mesh, hold_id, tenant=tenant, by=person("other")))
-            made_up = refusal(lambda: lift(mesh, "hold_x", tenant=tenant, by=person("other")))
+            real = refusal(lift, mesh, hold_id, tenant=tenant, by=person("other"))
+            made_up = refusal(lift, mesh, "hold_x", tenant=tenant, by=person("other"))
             assert (real.code, real.detail) == ("HOLD_NOT_FOUND", made_up.detail)
     assert listed(mesh, "other") == []
     assert set(listed(mesh, "*")) == {theirs.hold_id, everybodys.hold_id}
@@ -115,7 +115,7 @@ def test_a_hold_on_a_pool_that_is_not_there_is_refused(mesh: Mesh) -> None:
     make(mesh, "theirs", tenant="other")
 
     for pool_id in ("theirs", "made-up"):
-        assert refusal(lambda: hold(mesh, "pool", pool_id)).code == "WORKER_POOL_NOT_FOUND"
+        assert refusal(hold, mesh, "pool", pool_id).code == "WORKER_POOL_NOT_FOUND"
     make(mesh)
     held = hold(mesh, "pool", "gpu")
     drop(mesh)

@@ -51,7 +51,7 @@ def test_another_tenants_pool_answers_like_a_made_up_one(mesh: Mesh) -> None:
         ),
     )
     for act in acts:
-        real, made_up = refusal(lambda: act("gpu", "other")), refusal(lambda: act("nope", "other"))
+        real, made_up = refusal(act, "gpu", "other"), refusal(act, "nope", "other")
         assert (real.code, real.detail, real.facts) == (
             "WORKER_POOL_NOT_FOUND",
             made_up.detail,
@@ -72,7 +72,7 @@ def test_a_worker_of_another_tenant_or_application_is_no_worker_here(mesh: Mesh)
             lambda one: make(mesh, application_id="docs", worker_ids=[one]),
             lambda one: _changed(mesh, one),
         ):
-            refused = refusal(lambda: act(worker_id))
+            refused = refusal(act, worker_id)
             assert (refused.code, refused.next) == ("WORKER_NOT_FOUND", "fix_request")
             assert refused.detail == worker_id
             assert refused.facts["errors"] == [

@@ -1,4 +1,4 @@
-"""A quarantined worker gets nothing new; what it holds goes on, and nothing but a person frees it."""
+"""A quarantined worker gets nothing new, what it holds goes on, and only a person frees it."""
 
 from msgspec import convert
 
@@ -109,7 +109,7 @@ def test_a_worker_of_another_tenant_is_no_worker(mesh: Mesh) -> None:
 
     for worker_id in (edge, "worker_made_up"):
         for act in (confine, free):
-            refused = refusal(lambda: act(mesh, worker_id, by=person("other")))
+            refused = refusal(act, mesh, worker_id, by=person("other"))
             assert (refused.code, refused.detail) == ("WORKER_NOT_FOUND", "worker not found")
     assert tuple(mesh.row("SELECT * FROM workers")) == before
 

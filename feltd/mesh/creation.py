@@ -13,7 +13,18 @@ from msgspec.json import encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import grants, principals
-from feltd.mesh import asked, deadlines, demands, events, groups, parents, secrets, terms, workloads
+from feltd.mesh import (
+    asked,
+    deadlines,
+    demands,
+    events,
+    groups,
+    parents,
+    pools,
+    secrets,
+    terms,
+    workloads,
+)
 from feltd.mesh.asked import digest as body_digest
 from feltd.model.base import Ask, Caller
 from feltd.model.grant import Grant
@@ -89,7 +100,8 @@ def create(tx: Tx, ask: Ask[Creation], now: Now) -> Created:
     WORKLOAD_UNAUTHORIZED without a live grant of the caller that covers it,
     WORKLOAD_IDEMPOTENCY_CONFLICT for a key that names other work, WORKLOAD_INVALID for what does
     not fit or a sealed group, WORKLOAD_DEPENDENCY_INVALID for a dependency that is not there,
-    WORKLOAD_SECRET_IN_TEXT for labels that look like a secret.
+    WORKER_POOL_NOT_FOUND for a pool that its application has not, WORKLOAD_SECRET_IN_TEXT for
+    labels that look like a secret.
     """
     principals.confirm(tx, ask.caller, now)
     made = _create(_Intake(tx, now, ask.caller, ask.fresh, {}, {}), ask.body, 0)
@@ -172,7 +184,9 @@ def _create(intake: _Intake, creation: Creation, place: int) -> Made | Tombstone
 
 
 def _standing(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> parents.Standing:
-    """What it waits for; the group it belongs to is open, and made when it is the first of it."""
+    """What it waits for; its pool is there, its group is open, and made when it is the first."""
+    if body.placement is not None and body.placement.pool_id is not None:
+        pools.require(intake.tx, *owner.values(), body.placement.pool_id)
     if body.group is not None:
         groups.join(intake.tx, intake.now, owner["tenant_id"], owner["application_id"], body.group)
     if not body.dependencies:
@@ -211,11 +225,12 @@ def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tup
         body.definition_id,
         body.definition_revision,
         body.capability_snapshot,
-        asked.text_of([body.resources, body.placement, body.concurrency, body.rate]),
+        asked.text_of([body.resources, body.placement]),
     )
-    found = intake.demands.get(kind)
+    keyed = body.concurrency is not None or body.rate is not None
+    found = None if keyed else intake.demands.get(kind)
     if found is None:
-        found = intake.demands[kind] = demands.find(
+        found = demands.find(
             intake.tx,
             tenant_id=owner["tenant_id"],
             application_id=owner["application_id"],
@@ -224,7 +239,12 @@ def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tup
             capabilities=body.capability_snapshot,
             resources=body.resources,
             placement=body.placement,
+            concurrency=body.concurrency,
+            rate=body.rate,
         )
+        if not keyed:
+            # The newest limit of a key holds, also within a batch: those are asked each time.
+            intake.demands[kind] = found
     return found
 
 

@@ -129,13 +129,14 @@ def pull_for(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[Post, Pulled]:
     """As `pull`, with where its worker stands if it has to wait."""
     row = puller(tx, ask.caller, now, ask.id, ask.body.request_id)
     pulled, again_ms = _pull(tx, ask, now, row)
-    return post_of(row, ask.body)._replace(again_ms=again_ms), pulled
+    return post_of(tx, row, ask.body)._replace(again_ms=again_ms), pulled
 
 
-def post_of(row: Row, pull: Pull | None) -> Post:
+def post_of(tx: Tx, row: Row, pull: Pull | None) -> Post:
     """Where the worker of a PULLER row waits with this pull."""
     kinds = sorted(set(pull.workload_kinds or ())) if pull is not None else ()
-    offer = (*(str(row[name]) for name in OFFER), *kinds)
+    # A pool that lists workers has work for one of two that are alike in all else.
+    offer = (*(str(row[name]) for name in OFFER), *kinds, *pools.listing(tx, row))
     return Post(f"{row['tenant_id']}/{row['application_id']}", offer)
 
 

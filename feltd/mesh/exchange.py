@@ -62,7 +62,7 @@ def exchange_for(tx: Tx, ask: Ask[Exchanging], now: Now) -> tuple[claims.Post, E
     """As `exchange`, with where its worker stands if it has to wait."""
     row = claims.puller(tx, ask.caller, now, ask.id, None)
     answer, again_ms = _exchange(tx, ask, now)
-    return claims.post_of(row, ask.body.body.claim)._replace(again_ms=again_ms), answer
+    return claims.post_of(tx, row, ask.body.body.claim)._replace(again_ms=again_ms), answer
 
 
 def look(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[claims.Post, Pulled, list[Claim]]:

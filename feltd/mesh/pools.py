@@ -268,6 +268,16 @@ def of_application(
     return found
 
 
+def listing(tx: Tx, worker: Row) -> tuple[str, ...]:
+    """The ids of the pools that list a worker; `worker` has the gate_generation beside its row."""
+    owner = (worker["tenant_id"], worker["application_id"], worker["gate_generation"])
+    return tuple(
+        pool.pool_id
+        for pool in of_application(tx, *owner).values()
+        if pool.worker_ids and worker["worker_id"] in pool.worker_ids
+    )
+
+
 def _confirm(tx: Tx, ask: Ask[OfTenant], now: Now) -> None:
     principals.confirm(tx, ask.caller, now)
     principals.require_scope(ask.caller, WRITE)

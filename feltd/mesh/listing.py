@@ -180,17 +180,17 @@ def streams(tx: Tx, caller: Caller, wanted: Filter, before: int) -> Iterator[Row
         held = tx.rows(HELD_BY, {"worker_id": worker_id, "held_max": HELD_MAX})
         below = [row for row in held if row["seq"] < before]
         return _of_group(tx, sorted(below, key=falling), wanted.group)
-    tenants = _tenants(tx, caller, wanted)
-    if tenants is None:
+    those = tenants(tx, caller, wanted)
+    if those is None:
         return _of_group(tx, _stream(tx, OF_ALL, {}, before), wanted.group)
     if wanted.group is not None or wanted.state is not None:
         found = [
             _stream(tx, sql, {"tenant_id": tenant_id, **params}, before)
-            for tenant_id in tenants
+            for tenant_id in those
             for sql, params in _by_state(wanted)
         ]
     else:
-        pairs = _pairs(tx, tenants, wanted)
+        pairs = _pairs(tx, those, wanted)
         if pairs is None:
             return _stream(tx, OF_ALL, {}, before)
         found = [
@@ -223,13 +223,13 @@ def _of_group(tx: Tx, rows: Iterable[Row], group: str | None) -> Iterator[Row]:
             yield row
 
 
-def _tenants(tx: Tx, caller: Caller, wanted: Filter) -> list[str] | None:
+def tenants(tx: Tx, caller: Caller, wanted: Filter) -> list[str] | None:
     """The tenants to list, ascending; None when they are too many to merge."""
     if wanted.tenant_id is not None:
         return [wanted.tenant_id] if caller.may_see(wanted.tenant_id) else []
     if "*" not in caller.tenants:
-        tenants = sorted(set(caller.tenants))
-        return None if len(tenants) > STREAMS_MAX else tenants
+        named = sorted(set(caller.tenants))
+        return None if len(named) > STREAMS_MAX else named
     found: list[str] = []
     while (row := tx.row(NEXT_TENANT, {"after": found[-1] if found else ""})) is not None:
         if len(found) == STREAMS_MAX:
@@ -238,12 +238,12 @@ def _tenants(tx: Tx, caller: Caller, wanted: Filter) -> list[str] | None:
     return found
 
 
-def _pairs(tx: Tx, tenants: list[str], wanted: Filter) -> list[tuple[str, str]] | None:
+def _pairs(tx: Tx, those: list[str], wanted: Filter) -> list[tuple[str, str]] | None:
     """The (tenant, application) pairs to list; None when they are too many to merge."""
     if wanted.application_id is not None:
-        return [(tenant_id, wanted.application_id) for tenant_id in tenants]
+        return [(tenant_id, wanted.application_id) for tenant_id in those]
     found: list[tuple[str, str]] = []
-    for tenant_id in tenants:
+    for tenant_id in those:
         limit = STREAMS_MAX + 1 - len(found)
         for row in tx.rows(APPLICATIONS_OF_TENANT, {"tenant_id": tenant_id, "limit": limit}):
             found.append((tenant_id, row["application_id"]))

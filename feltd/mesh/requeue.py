@@ -6,10 +6,9 @@ from msgspec.json import decode, encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import audit, principals
-from feltd.mesh import deadlines, demands, due, events, parents, retry, workloads
+from feltd.mesh import deadlines, demands, due, editors, events, parents, retry, workloads
 from feltd.model.base import Ask
-from feltd.model.policy import Placement
-from feltd.model.workload import INPUT_BYTES_MAX, Requeue, Resources, Workload
+from feltd.model.workload import INPUT_BYTES_MAX, Requeue, Workload
 from feltd.store.tx import Row, Tx
 
 REQUEUE = """
@@ -69,7 +68,8 @@ def requeue(tx: Tx, ask: Ask[Requeue], now: Now) -> Workload:
     Attempts are counted anew and total_ms runs anew, numbers and tokens go on. A new input drops
     the checkpoint of the old one; the idempotency key goes on naming what was first asked. Refuses
     WORKLOAD_NOT_FOUND, WORKLOAD_TRANSITION_DENIED for what is no dead letter (a repeat, too),
-    WORKLOAD_INVALID for an input of more than 256 KiB.
+    WORKLOAD_INVALID for an input of more than 256 KiB, WORKLOAD_UNAUTHORIZED for a priority beyond
+    the caller's grant.
     """
     principals.confirm(tx, ask.caller, now)
     principals.require_scope(ask.caller, "workloads:operate")
@@ -81,6 +81,8 @@ def requeue(tx: Tx, ask: Ask[Requeue], now: Now) -> Workload:
         )
     text = _input(ask.body, row)
     priority = row["priority"] if ask.body.priority is None else ask.body.priority
+    if priority != row["priority"]:
+        editors.permit_priority(tx, ask.caller, now, priority)
     actor = str(ask.caller.subject)
     bring_back(tx, now, row, actor, priority=priority, text=text)
     audit.act(tx, now, actor, "requeue", ask.id, body=encode([priority, text]))
@@ -93,7 +95,7 @@ def bring_back(tx: Tx, now: Now, row: Row, actor: str, *, priority: int, text: s
     Who may do it is the caller's to test, the audit the caller's to write.
     """
     workload_id = row["workload_id"]
-    demand_id, lane_id = _demand(tx, row)
+    demand_id, lane_id = editors.demand_of(tx, row)
     eligible_at_ms = due.eligible_at_ms(now, row["not_before_at_ms"])
     rank = retry.rank(eligible_at_ms, priority)
     standing = _standing(tx, row)
@@ -154,17 +156,3 @@ def _input(body: Requeue, row: Row) -> str:
             errors=[{"pointer": "/input", "detail": detail}],
         )
     return text.decode()
-
-
-def _demand(tx: Tx, row: Row) -> tuple[int, int]:
-    # A dead letter names no demand, so that the keeper may have deleted it meanwhile.
-    return demands.find(
-        tx,
-        tenant_id=row["tenant_id"],
-        application_id=row["application_id"],
-        definition_id=row["definition_id"],
-        definition_revision=row["definition_revision"],
-        capabilities=decode(row["capability_snapshot"], type=tuple[str, ...]),
-        resources=decode(row["resources"], type=Resources),
-        placement=decode(row["placement"], type=Placement),
-    )

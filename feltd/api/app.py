@@ -13,9 +13,11 @@ from typing import Any
 
 from feltd.api import (
     claims,
+    edits,
     events,
     fences,
     grants,
+    groups,
     health,
     holds,
     keys,
@@ -80,6 +82,8 @@ def routes(config: Config) -> tuple[Route, ...]:
         *workers.ROUTES,
         *pools.ROUTES,
         *workloads.ROUTES,
+        *edits.ROUTES,
+        *groups.ROUTES,
         *claims.ROUTES,
         *holds.ROUTES,
         *fences.ROUTES,

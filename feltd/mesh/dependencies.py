@@ -235,7 +235,7 @@ def _group_end(tx: Tx, tenant_id: str, name: str | None) -> list[_Parent]:
     group = parents.group(tx, tenant_id, name)
     if group is None or group["sealed_at_ms"] is None or group["unfinished"]:
         return []
-    tx.tell("group", f"{tenant_id}/{name}")
+    tx.tell("group", parents.told_key(tenant_id, name))
     return [_Parent(parents.group_key(tenant_id, name), parents.state_of(group))]
 
 

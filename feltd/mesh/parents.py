@@ -140,9 +140,14 @@ def group(tx: Tx, tenant_id: str, name: str) -> Row | None:
     return tx.row(GROUP, {"tenant_id": tenant_id, "name": name})
 
 
+def told_key(tenant_id: str, name: str) -> str:
+    """How the end of a group is told: under the topic "group"."""
+    return f"{tenant_id}/{name}"
+
+
 def group_key(tenant_id: str, name: str) -> str:
     """How a group is named as a parent."""
-    return f"{GROUP_PREFIX}{tenant_id}/{name}"
+    return GROUP_PREFIX + told_key(tenant_id, name)
 
 
 def is_id(name: str) -> bool:

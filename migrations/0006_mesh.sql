@@ -243,3 +243,6 @@ SELECT w.tenant_id,
 -- A pool that has room again while demands of it are still closed: the keeper goes on.
 ALTER TABLE pools ADD COLUMN opening INTEGER NOT NULL DEFAULT 0 CHECK (opening IN (0, 1));  -- 1: it has room and the keeper still opens demands of it
 CREATE INDEX pools_opening ON pools (tenant_id, pool_id) WHERE opening = 1;
+
+-- Who could take work now: a better match for work with affinity is looked for among them.
+CREATE INDEX workers_ready ON workers (tenant_id, application_id, worker_id) WHERE lifecycle = 'READY';

@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 
 from feltd.mesh import (
+    affinity,
     attempts,
     cancel,
     claims,
@@ -13,7 +14,13 @@ from feltd.mesh import (
     demands,
     due,
     fence,
+    gates,
+    idle,
+    keys,
+    lanes,
+    matching,
     outcomes,
+    rates,
     requeue,
     sweep,
     taking,
@@ -25,8 +32,12 @@ from tests.mesh.world import Mesh
 
 #: What may be scanned: lists that the statement itself made, each bounded by the statement.
 OWN_LISTS = {"CONSTANT", "f", "fitting", "waiting"}
-#: The first row of an index that holds only waiting rows, with LIMIT 1.
-FIRST_OF_INDEX = {"SCAN w USING INDEX workloads_waiting"}
+#: The first rows of an index that holds only waiting ones, with a LIMIT.
+FIRST_OF_INDEX = {
+    "SCAN w USING INDEX workloads_waiting",
+    "SCAN c USING INDEX concurrency_keys_opening",
+    "SCAN p USING INDEX pools_opening",
+}
 VERBS = ("SELECT", "UPDATE", "INSERT", "DELETE", "WITH")
 PARAMETER = re.compile(r":([a-z0-9_]+)")
 #: The progress handler is called every so many instructions of SQLite's machine.
@@ -51,6 +62,7 @@ def statements(module: ModuleType) -> list[tuple[str, str]]:
 HOT = [
     pytest.param(sql, id=name)
     for module in (
+        affinity,
         attempts,
         cancel,
         claims,
@@ -58,7 +70,13 @@ HOT = [
         demands,
         due,
         fence,
+        gates,
+        idle,
+        keys,
+        lanes,
+        matching,
         outcomes,
+        rates,
         requeue,
         sweep,
         taking,

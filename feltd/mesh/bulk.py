@@ -8,6 +8,7 @@ no change is never touched, so repeating ends.
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from heapq import merge
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 from msgspec.json import encode
@@ -29,7 +30,7 @@ ROW = """
 SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.state, w.lane_id, w.demand_id, w.due,
        w.priority, w.eligible_at_ms, w.fencing_token, w.claim_worker_id, w.cancel_requested,
        w.created_at_ms, w.definition_id, w.trigger, w.failure_kind, w.labels, w.timeouts,
-       w.awaited, w.group_name, length(w.input) + coalesce(length(w.output), 0) AS text_chars
+       w.awaited, w.group_name, w.input, w.output
   FROM workloads w
  WHERE w.workload_id = :workload_id
 """
@@ -41,6 +42,21 @@ UPDATE workloads
  WHERE workload_id = :workload_id
    AND state IN ('PENDING', 'READY', 'DEAD_LETTERED')
 """
+
+#: What a row is read with, where ROW does not do.
+READ_FOR: Mapping[Action, str] = {"requeue": workloads.READ}
+#: Dead letters that are equal in these ask for the same.
+ASKED = (
+    "tenant_id",
+    "application_id",
+    "definition_id",
+    "definition_revision",
+    "capability_snapshot",
+    "resources",
+    "placement",
+    "concurrency",
+    "rate",
+)
 
 #: Where a change may find what it is for.
 STATES: Mapping[Action, tuple[str, ...]] = {
@@ -83,6 +99,15 @@ class Chunk(Struct, frozen=True):
     beyond: int
 
 
+class _Work(NamedTuple):
+    """What one chunk knows: places of dead letters by what they ask for, lanes to be put right."""
+
+    plan: Plan
+    actor: str
+    places: dict[tuple[object, ...], tuple[int, int]]
+    lanes: set[tuple[int, int]]
+
+
 def find(tx: Tx, ask: Ask[Search], now: Now) -> Found:
     """Look through READ_ROWS_MAX rows for those that need the change, newest first."""
     search = ask.body
@@ -120,27 +145,24 @@ def change(tx: Tx, ask: Ask[Chunk], now: Now) -> BulkAnswer:
     actor = str(ask.caller.subject)
     changed: list[str] = []
     refusals: list[Refused] = []
-    lanes: set[tuple[int, int]] = set()
+    work = _Work(plan, actor, {}, set())
     left, text_chars = 0, 0
     for place, workload_id in enumerate(ask.body.workload_ids[:CHUNK_ROWS]):
         if text_chars > CHUNK_BYTES_MAX:
             left += len(ask.body.workload_ids) - place
             break
-        row = tx.row(ROW, {"workload_id": workload_id})
+        row = tx.row(READ_FOR.get(plan.action, ROW), {"workload_id": workload_id})
         if row is None or not _needs(plan, row) or not listing.meets(ask.caller, plan.filter, row):
             continue
-        text_chars += row["text_chars"]
+        text_chars += len(row["input"]) + len(row["output"] or "")
         try:
-            if ACTIONS[plan.action](tx, now, row, plan, actor):
+            if ACTIONS[plan.action](tx, now, row, work):
                 changed.append(workload_id)
         except Refused as refused:
             refusals.append(refused)
-            continue
-        if row["due"] and plan.action == "reprioritise":
-            lanes.add((row["lane_id"], row["demand_id"]))
     if refusals and not changed:
         raise refusals[0]
-    for lane_id, demand_id in sorted(lanes):
+    for demand_id, lane_id in sorted(work.lanes):
         demands.withdraw(tx, lane_id, demand_id)
     if changed:
         told = encode([plan, changed], order="deterministic")
@@ -171,27 +193,41 @@ def _needs(plan: Plan, row: Row) -> bool:
     return not (row["state"] in LIVE_STATES and row["cancel_requested"])
 
 
-def _cancel(tx: Tx, now: Now, row: Row, plan: Plan, actor: str) -> bool:
-    return cancel.call_off(tx, now, row, actor, force=False)
+def _cancel(tx: Tx, now: Now, row: Row, work: _Work) -> bool:
+    return cancel.call_off(tx, now, row, work.actor, force=False)
 
 
-def _requeue(tx: Tx, now: Now, row: Row, plan: Plan, actor: str) -> bool:
-    whole = tx.rows(workloads.READ, {"workload_id": row["workload_id"]})[0]
-    priority = whole["priority"] if plan.priority is None else plan.priority
-    text = whole["input"]
-    tx.attempt(partial(requeue.bring_back, tx, now, whole, actor, priority=priority, text=text))
+def _requeue(tx: Tx, now: Now, row: Row, work: _Work) -> bool:
+    asks = tuple(row[name] for name in ASKED)
+    place = work.places.get(asks)
+    priority = row["priority"] if work.plan.priority is None else work.plan.priority
+    bring_back = partial(
+        requeue.bring_back,
+        tx,
+        now,
+        row,
+        work.actor,
+        priority=priority,
+        text=row["input"],
+        place=place,
+    )
+    # Only a demand that is new can be refused, and leave something behind.
+    work.places[asks] = tx.attempt(bring_back) if place is None else bring_back()
     return True
 
 
-def _reprioritise(tx: Tx, now: Now, row: Row, plan: Plan, actor: str) -> bool:
-    assert plan.priority is not None
-    params = {
-        "workload_id": row["workload_id"],
-        "priority": plan.priority,
-        "rank": retry.rank(row["eligible_at_ms"], plan.priority),
-    }
-    tx.change(REPRIORITISE, params)
-    # The heads of its lane are found again once for the chunk. No state changes.
+def _reprioritise(tx: Tx, now: Now, row: Row, work: _Work) -> bool:
+    priority = work.plan.priority
+    assert priority is not None
+    rank = retry.rank(row["eligible_at_ms"], priority)
+    tx.change(
+        REPRIORITISE,
+        {"workload_id": row["workload_id"], "priority": priority, "rank": rank},
+    )
+    if row["due"]:
+        # The heads are found again once for the chunk.
+        work.lanes.add((row["demand_id"], row["lane_id"]))
+    # No state changes: the event names none.
     events.tell(
         tx,
         now,
@@ -200,12 +236,12 @@ def _reprioritise(tx: Tx, now: Now, row: Row, plan: Plan, actor: str) -> bool:
         application_id=row["application_id"],
         workload_id=row["workload_id"],
         eligible_at_ms=row["eligible_at_ms"],
-        actor=actor,
+        actor=work.actor,
     )
     return True
 
 
-ACTIONS: Mapping[Action, Callable[[Tx, Now, Row, Plan, str], bool]] = {
+ACTIONS: Mapping[Action, Callable[[Tx, Now, Row, _Work], bool]] = {
     "cancel": _cancel,
     "requeue": _requeue,
     "reprioritise": _reprioritise,

@@ -89,13 +89,23 @@ def requeue(tx: Tx, ask: Ask[Requeue], now: Now) -> Workload:
     return workloads.shown(tx, workloads.lookup(tx, ask.caller, ask.id))
 
 
-def bring_back(tx: Tx, now: Now, row: Row, actor: str, *, priority: int, text: str) -> None:
+def bring_back(
+    tx: Tx,
+    now: Now,
+    row: Row,
+    actor: str,
+    *,
+    priority: int,
+    text: str,
+    place: tuple[int, int] | None = None,
+) -> tuple[int, int]:
     """Requeue a dead letter from its row as workloads.READ gives it; `text` is its input.
 
-    Who may do it is the caller's to test, the audit the caller's to write.
+    Gives the demand_id and lane_id it has now; `place` are they where the caller knows them. Who
+    may do it is the caller's to test, the audit the caller's to write.
     """
     workload_id = row["workload_id"]
-    demand_id, lane_id = editors.demand_of(tx, row)
+    demand_id, lane_id = place or editors.demand_of(tx, row)
     eligible_at_ms = due.eligible_at_ms(now, row["not_before_at_ms"])
     rank = retry.rank(eligible_at_ms, priority)
     standing = _standing(tx, row)
@@ -135,6 +145,7 @@ def bring_back(tx: Tx, now: Now, row: Row, actor: str, *, priority: int, text: s
         eligible_at_ms=None if standing.waits else eligible_at_ms,
         actor=actor,
     )
+    return demand_id, lane_id
 
 
 def _standing(tx: Tx, row: Row) -> parents.Standing:

@@ -11,8 +11,8 @@ from feltd.model.base import Caller
 from feltd.model.editing import Edit
 from feltd.model.grant import GrantConstraints
 from feltd.model.workload import Requeue, Workload
-from tests.mesh.world import Mesh
 from tests.mesh.workloads.stories import creator
+from tests.mesh.world import Mesh
 
 
 @pytest.fixture

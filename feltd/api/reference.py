@@ -1,5 +1,7 @@
-"""The daemon's own reference pages: what a code means, and what can be called."""
+"""The daemon's own reference pages: what a code means, what can be called, and a worker to take."""
 
+from functools import cache
+from importlib.resources import files
 from typing import Any, Literal
 
 import msgspec
@@ -7,6 +9,7 @@ import msgspec
 from feltd.api import openapi, problems, wire
 from feltd.api.request import Reply, Request, reply, text_reply
 from feltd.api.routes import Route
+from feltd.worker import alone
 
 
 class OpenapiQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,6 +45,17 @@ async def describe_api(request: Request) -> Reply:
     return text_reply(200, page, "application/json")
 
 
+async def worker_client(request: Request) -> Reply:
+    """GET /client/worker.py: the file as it is installed here, byte for byte."""
+    return text_reply(200, _alone(), "text/x-python; charset=utf-8")
+
+
+@cache
+def _alone() -> bytes:
+    package, _, name = alone.__name__.rpartition(".")
+    return files(package).joinpath(f"{name}.py").read_bytes()
+
+
 ROUTES = (
     Route(
         method="GET",
@@ -65,5 +79,15 @@ ROUTES = (
         admission="exempt",
         query=OpenapiQuery,
         answer=dict[str, Any],
+    ),
+    Route(
+        method="GET",
+        path="/client/worker.py",
+        operation="worker_client",
+        tag="reference",
+        handler=worker_client,
+        summary="A worker in one file of Python, to be taken and run",
+        auth="none",
+        admission="exempt",
     ),
 )

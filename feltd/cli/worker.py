@@ -9,6 +9,7 @@ import click
 from feltd.cli.output import ExamplesGroup, facts, json_option, say_json, table
 from feltd.cli.parse import DURATION, expiry
 from feltd.cli.remote import connect, remote
+from feltd.cli.verify.command import verify
 from feltd.cli.worker_run import run
 from feltd.worker.client import Client
 
@@ -42,6 +43,7 @@ def worker() -> None:
 
 
 worker.add_command(run)
+worker.add_command(verify)
 
 
 @worker.command("list", examples=("feltd worker list", "feltd worker list --lifecycle OFFLINE"))

@@ -46,7 +46,14 @@ class Utc(logging.Formatter):
 @click.option("--capability", "capabilities", multiple=True, help="As the grant has it.")
 @click.option("--label", "pairs", multiple=True, help="key=value; may be repeated.")
 @click.option("--on-drain", type=click.Choice(["exit", "park"]), help="Exit, if not given.")
-@click.option("--lease", type=DURATION, help="How long work stays held unrenewed; 30s.")
+@click.option(
+    "--lease",
+    type=DURATION,
+    default=lambda: (
+        f"{os.environ['FELTD_LEASE_MS']}ms" if os.environ.get("FELTD_LEASE_MS") else None
+    ),
+    help="How long work stays held unrenewed; FELTD_LEASE_MS, else 30s.",
+)
 @click.option("--grace", type=DURATION, help="How long work may finish after SIGTERM; 25s.")
 @caps_options
 @click.option("--quiet", is_flag=True, help="Log warnings only.")
@@ -80,7 +87,7 @@ def run(
     program, caps = None, caps_of(**bounds)
     if command is not None:
         worker.handlers[ANY] = program = Command(command, caps, readable)
-    require(program, caps)
+    require(program, caps, readable)
     worker.caps = caps
     for member, value in (
         ("name", name),

@@ -7,6 +7,7 @@ back is the bearer of every other call. Losing the name ends the process: it nev
 import asyncio
 import logging
 import os
+import random
 import re
 import secrets
 import socket
@@ -18,6 +19,7 @@ from feltd.clock import boot_ms, wall_ms
 from feltd.worker.client import AsyncClient, Json
 from feltd.worker.leases import RENEW_AT, Held, LeaseView
 from feltd.worker.refusal import Refusal, Unreachable
+from feltd.worker.transport import pause_s
 
 log = logging.getLogger("feltd.worker")
 
@@ -201,6 +203,8 @@ class Session:
                 if refused.next != "repeat":
                     raise self.stopped_by(refused) from refused
                 log.warning("waiting for the daemon: %s", refused)
+                # Patience may have ended before Retry-After did.
+                await asyncio.sleep(pause_s(1, refused.retry_after_s, random.random()))
             patience_ms = longer_ms
 
     def _is(self, worker: Json) -> None:

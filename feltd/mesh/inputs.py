@@ -87,8 +87,13 @@ SELECT c.name, c.active, c.claims_max
    AND c.name = :name
 """
 
+# It has room again when the use that is claims_max before the next one is a period old.
 RATE = """
-SELECT r.name, r.opens_at_ms
+SELECT r.name,
+       (SELECT u.at_ms + r.period_ms
+          FROM rate_uses u
+         WHERE u.key_seq = r.key_seq
+           AND u.number = r.uses + 1 - r.claims_max) AS opens_at_ms
   FROM rate_keys r
  WHERE r.tenant_id = :tenant_id
    AND r.application_id = :application_id

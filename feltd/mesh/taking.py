@@ -1,9 +1,10 @@
 """The one statement that issues a claim, and what follows from it in the same transaction.
 
 The INSERT of the claim tests the work and its gates (pool, concurrency key, rate key), the worker,
-its authority, its free slots and the key as stored, and draws the fencing token. The workload
-follows, its lane and demand find their next head, and the event is written. Whoever gives work
-away calls `take`; nothing else makes a claim.
+its authority, its free slots and the key as stored, and draws the fencing token. It also tests that
+pools and holds are those the work was found to fit by: no claim passes one placed meanwhile. The
+workload follows, its lane and demand find their next head, and the event is written. Whoever gives
+work away calls `take`; nothing else makes a claim.
 """
 
 from typing import Any, NamedTuple
@@ -30,6 +31,11 @@ SELECT w.workload_id, w.tenant_id, w.application_id, k.worker_id, k.incarnation,
    AND w.application_id = k.application_id
    AND w.state = 'READY'
    AND w.eligible_at_ms <= :now_ms
+   AND EXISTS (SELECT 1
+                 FROM applications a
+                WHERE a.tenant_id = w.tenant_id
+                  AND a.application_id = w.application_id
+                  AND a.gate_generation = :gate_generation)
    AND NOT EXISTS (SELECT 1
                      FROM deadlines d
                     WHERE d.workload_id = :workload_id
@@ -135,6 +141,7 @@ def take(tx: Tx, now: Now, taking: Taking) -> Claim | None:
         "now_ms": now.lease_ms,
         "wall_ms": now.wall_ms,
         "expires_at_ms": expires_at_ms,
+        "gate_generation": worker["gate_generation"],
         "how": taking.how,
         "key_id": taking.caller.key_id,
         "request_id": taking.request_id,

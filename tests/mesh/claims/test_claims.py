@@ -352,6 +352,8 @@ class TestTheInsertDecides:
             "UPDATE workloads SET state = 'CANCELLED', due = 0, finished_at_ms = 1",
             "UPDATE workers SET lifecycle = 'DRAINING', lifecycle_cause = 'verb'",
             "UPDATE workers SET drain_by = 'x:y', drain_at_ms = 1, drain_until = 'resumed'",
+            "UPDATE workers SET quarantined_at_ms = 1, quarantined_by = 'x:y'",
+            "UPDATE applications SET gate_generation = gate_generation + 1",
             "UPDATE workers SET incarnation = 2",
             "UPDATE workers SET authority_live = 0",
             "UPDATE workers SET authority_unsettled = 1",
@@ -395,6 +397,7 @@ class TestTheInsertDecides:
             "affinity": 0,
             "assigned": 0,
             "decision_id": None,
+            "gate_generation": 0,
         }
         mesh.conn.execute("BEGIN")
         assert mesh.conn.execute(taking.ISSUE, params).fetchone() is not None

@@ -316,7 +316,7 @@ def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, look: _Look) -> list[Claim
     answer_bytes = vain = 0
     refused = ""
     free = min(ask.body.max, row["concurrency"] - row["active"])
-    while len(taken) < free and answer_bytes <= ANSWER_ROOM_BYTES:
+    while len(taken) < free and answer_bytes <= ANSWER_ROOM_BYTES and vain < VAIN_MAX:
         head = None if look.choosy and len(taken) >= CHOOSY_MAX else look.head(tx)
         if head is None:
             break
@@ -326,9 +326,6 @@ def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, look: _Look) -> list[Claim
             answer_bytes += holding.claim_bytes(held)
             continue
         vain += 1
-        if vain >= VAIN_MAX:
-            tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")
-            break
         if gates.shut(tx, now, head["workload_id"]):
             continue
         # A head that cannot be taken is out of date: found again, it is another. The same one
@@ -337,6 +334,8 @@ def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, look: _Look) -> list[Claim
         if head["workload_id"] == refused:
             look.passed.add(head["demand_id"])
         refused = head["workload_id"]
+    if vain == VAIN_MAX:
+        tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")
     return taken
 
 

@@ -32,6 +32,7 @@ COMMANDS: dict[str, Entry] = {
     "enroll": Entry("feltd.cli.enroll:enroll", "Make all that a worker process needs: one key."),
     "worker": Entry("feltd.cli.worker:worker", "Run a worker; list, drain, recover workers."),
     "workload": Entry("feltd.cli.workload:workload", "Create, watch, cancel, requeue work."),
+    "group": Entry("feltd.cli.group:group", "See, await, seal and cancel groups of work."),
     "claim": Entry("feltd.cli.claim:claim", "See who holds what; take it away."),
     "events": Entry("feltd.cli.events:events", "What happens, as it happens; for each, a program."),
     "pool": Entry("feltd.cli.pool:pool", "Make pools of workers, with a ceiling."),

@@ -5,10 +5,13 @@ from typing import Any
 
 import click
 
+from feltd.cli.asking import asking
+from feltd.cli.asking import body as asked
 from feltd.cli.output import ExamplesGroup, cell, facts, say_json, table, when
 from feltd.cli.parse import DURATION, expiry, json_value, labels
 from feltd.cli.remote import connect, remote
 from feltd.cli.timeline import timeline
+from feltd.cli.workload_change import bulk, edit, run_now
 from feltd.clock import wall_ms
 from feltd.worker.client import Client
 
@@ -23,7 +26,15 @@ COLUMNS = (
     ("created", "created_at_ms"),
     ("failure", "failure.kind"),
 )
-STATES = ("READY", "CLAIMED", "RUNNING", "CHECKPOINTED", *FINAL)
+KIND_COLUMNS = (
+    ("failure", "failure_kind"),
+    ("workloads", "workloads"),
+    ("newest", "newest_workload_id"),
+    ("definition", "newest_definition_id"),
+    ("at", "newest_at_ms"),
+    ("message", "newest_message"),
+)
+STATES = ("PENDING", "READY", "CLAIMED", "RUNNING", "CHECKPOINTED", *FINAL)
 
 
 @click.group(
@@ -39,12 +50,16 @@ def workload() -> None:
 
 
 workload.add_command(timeline)
+workload.add_command(edit)
+workload.add_command(run_now)
+workload.add_command(bulk)
 
 
 @workload.command(
     examples=(
         "feltd workload create extract --tenant acme --application docs --input '{\"page\": 17}'",
         "feltd workload create extract --key page-17 --input @page.json --priority 5 --wait",
+        "feltd workload create report --depends-on group:pages --total-timeout 2h --group night",
     )
 )
 @click.argument("definition")
@@ -58,6 +73,7 @@ workload.add_command(timeline)
 @click.option("--label", "pairs", multiple=True, help="key=value; may be repeated.")
 @click.option("--attempts", type=click.IntRange(1, 1_000), help="Most attempts, 3 if not given.")
 @click.option("--after", type=DURATION, help="Not before so long from now.")
+@asking
 @click.option("--wait", is_flag=True, help="Wait until it is final; exit 1 if not COMPLETED.")
 @remote
 def create(
@@ -66,10 +82,13 @@ def create(
     after: int | None, wait: bool, idempotency_key: str | None, **members: Any,
 ) -> int:  # fmt: skip
     """Create a workload of DEFINITION. The same key and body give the first one again."""
-    body: dict[str, Any] = {k: v for k, v in members.items() if v is not None}
+    body = asked(members)
+    body |= {k: v for k, v in members.items() if v is not None}
     body["definition_id"] = definition
-    body["idempotency_key"] = idempotency_key or secrets.token_hex(16)
-    body["input"] = json_value(given, "--input")
+    key = idempotency_key or body.get("idempotency_key") or secrets.token_hex(16)
+    body["idempotency_key"] = key
+    if given is not None:
+        body["input"] = json_value(given, "--input")
     if capabilities:
         body["capability_snapshot"] = list(capabilities)
     if pairs:
@@ -93,19 +112,28 @@ def create(
 
 @workload.command(
     "list",
-    examples=("feltd workload list --state READY", "feltd workload list --label team=web --json"),
+    examples=(
+        "feltd workload list --state READY",
+        "feltd workload list --label team=web --json",
+        "feltd workload list --state DEAD_LETTERED --by-kind",
+    ),
 )
 @click.option("--state", type=click.Choice(STATES))
 @click.option("--application", "application_id")
 @click.option("--definition", "definition_id")
 @click.option("--worker", "worker_id")
 @click.option("--label", help="key=value")
+@click.option("--group", help="Of this group.")
 @click.option("--failure", "failure_kind")
+@click.option("--by-kind", is_flag=True, help="Count dead letters by what they died of.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
 @remote
-def list_(data: str | None, as_json: bool, limit: int, **query: Any) -> None:
+def list_(data: str | None, as_json: bool, limit: int, by_kind: bool, **query: Any) -> None:
     """List workloads, newest first."""
     with connect(data) as client:
+        if by_kind:
+            _by_kind(client, as_json, query)
+            return
         found = client.workloads(limit, **query)
     if as_json:
         say_json(found)
@@ -113,6 +141,20 @@ def list_(data: str | None, as_json: bool, limit: int, **query: Any) -> None:
     for one in found:
         one["attempt_number"] = len(one.get("attempts") or ()) or one.get("attempt_number")
     table(found, COLUMNS, empty="no workloads")
+
+
+def _by_kind(client: Client, as_json: bool, query: dict[str, Any]) -> None:
+    asked = {name for name, value in query.items() if value is not None}
+    if not asked <= {"state", "application_id"} or query["state"] not in (None, FINAL[-1]):
+        raise click.UsageError("--by-kind counts dead letters: only --application narrows it")
+    narrowed = {name: query[name] for name in asked - {"state"}}
+    found = client.call("GET", "/v1/dead-letters", query=narrowed)
+    if as_json:
+        say_json(found)
+        return
+    table(found["items"], KIND_COLUMNS, empty="no dead letters")
+    if found["capped"]:
+        click.echo("there are more than were counted", err=True)
 
 
 @workload.command(examples=("feltd workload show workload_0193",))
@@ -233,7 +275,11 @@ def _print_events(client: Client, workload_id: str, after: int, as_json: bool) -
 
 
 def _waits_for(found: dict[str, Any]) -> str | None:
-    """What a READY workload waits for, as far as its own row tells; None in any other state."""
+    """What a workload waits for, as far as its own row tells; None where it does not wait."""
+    if found["state"] == "PENDING":
+        names = found.get("dependencies") or []
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return f"the end of {', '.join(names[:3])}{more}"
     if found["state"] != "READY":
         return None
     now_ms, eligible_at_ms = wall_ms(), found.get("eligible_at_ms") or 0

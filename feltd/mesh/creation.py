@@ -186,7 +186,8 @@ def _create(intake: _Intake, creation: Creation, place: int) -> Made | Tombstone
 def _standing(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> parents.Standing:
     """What it waits for; its pool is there, its group is open, and made when it is the first."""
     if body.placement is not None and body.placement.pool_id is not None:
-        pools.require(intake.tx, *owner.values(), body.placement.pool_id)
+        pool_id = body.placement.pool_id
+        pools.require(intake.tx, owner["tenant_id"], owner["application_id"], pool_id)
     if body.group is not None:
         groups.join(intake.tx, intake.now, owner["tenant_id"], owner["application_id"], body.group)
     if not body.dependencies:

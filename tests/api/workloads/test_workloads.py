@@ -111,12 +111,9 @@ def test_backoff_is_bounded_whatever_the_policy(daemon: Daemon, crew: Mesh, edge
     assert 60_000 <= told["eligible_at_ms"] - ended_ms <= 120_000
 
 
-@pytest.mark.parametrize(
-    "member",
-    ["dependencies", "timeouts", "group", "concurrency", "rate", "runtime_policy", "extra"],
-)
+@pytest.mark.parametrize("member", ["depends_on", "parents", "workload_id", "extra"])
 def test_unknown_members_are_refused_by_name(daemon: Daemon, crew: Mesh, member: str) -> None:
-    """BC-055: nothing can depend on itself, because nothing is stored that is not understood."""
+    """BC-055: nothing is stored that is not understood, and nobody names his own id."""
     answer = post(daemon, crew, asked("unknown", **{member: []}))
     assert answer.status == 422
     assert answer.body["errors"] == [{"pointer": f"/{member}", "detail": "no such member"}]
@@ -136,7 +133,7 @@ def test_unknown_members_are_refused_by_name(daemon: Daemon, crew: Mesh, member:
         (asked("k", capability_snapshot=[f"c{n}" for n in range(257)]), "/capability_snapshot"),
         (asked("k", input={"a": [2**53]}), "/input/a/0"),
         (asked("k", input="x" * 262_143), "/input"),
-        (asked("k", placement={"affinity": {}}), "/placement/affinity"),
+        (asked("k", placement={"affinities": {}}), "/placement/affinities"),
         (asked("k", retry_policy={"jitter": 1.1}), "/retry_policy/jitter"),
         (asked("k", retry_policy={"multiplier": 0.5}), "/retry_policy/multiplier"),
         (asked("k", on_worker_lost="never"), "/on_worker_lost"),

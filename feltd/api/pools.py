@@ -163,7 +163,7 @@ ROUTES = (
         body=NewPool,
         answer=Pool,
         invalid_code="WORKER_INVALID",
-        example={**_EXAMPLE, "max_concurrency": 16},
+        example={"pool_id": "gpu", "name": "machines with a GPU", "max_concurrency": 16},
         responses={404: _NAMED},
     ),
     Route(

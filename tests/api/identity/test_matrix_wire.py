@@ -15,6 +15,7 @@ from tests.api.identity.conftest import Wire
 
 BY_ID = [route for route in routes(Config()) if "{id}" in route.path]
 TABLES = ("workers", "workloads", "claims", "grants", "checkpoints", "claim_logs", "late_results")
+TABLES += ("pools", "holds")
 
 
 class Scene:
@@ -28,7 +29,11 @@ class Scene:
         worker_id, key = done["worker"]["worker_id"], done["worker_key"]
         claims = wire.post(f"/v1/workers/{worker_id}/claims", {}, key=key)["claims"]
         assert [claim["workload_id"] for claim in claims] == [work]
+        pool = {"pool_id": "pool-of-acme", "tenant_id": "acme", "name": "theirs"}
+        hold = {"scope": "definition", "value": "index", "tenant_id": "acme", "reason": "ours"}
         self.ids = {
+            "/v1/pools": wire.post("/v1/pools", pool)["pool_id"],
+            "/v1/holds": wire.post("/v1/holds", hold)["hold_id"],
             "/v1/workers": worker_id,
             "/v1/workloads": work,
             "/v1/claims": claims[0]["claim_id"],
@@ -130,7 +135,8 @@ def test_a_foreign_id_answers_like_a_made_up_one(scene: Scene, route: Route) -> 
 def test_lists_show_nothing_of_another_tenant(scene: Scene) -> None:
     acme = set(scene.ids.values())
 
-    for path in ("/v1/workers", "/v1/workloads", "/v1/claims", "/v1/grants", "/v1/keys"):
+    paths = ("/v1/workers", "/v1/workloads", "/v1/claims", "/v1/grants", "/v1/keys")
+    for path in (*paths, "/v1/pools", "/v1/holds"):
         for query in ("", "?tenant_id=other"):
             if path in ("/v1/workloads", "/v1/claims") and query:
                 continue

@@ -1,10 +1,11 @@
 """Changes to standing work over HTTP: edits, timeouts that fire, chunks of a bulk change."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.daemon.running import Answer, Daemon, Edge, Mesh, create
+from tests.daemon.running import Answer, Daemon, Edge, Mesh, create, people
 
 
 def made(daemon: Daemon, crew: Mesh, key: str, **members: Any) -> str:
@@ -72,7 +73,9 @@ def test_what_is_held_is_not_edited(daemon: Daemon, crew: Mesh, edge: Edge) -> N
 
 def test_an_edit_takes_the_scope_of_an_operator(daemon: Daemon, crew: Mesh) -> None:
     job = made(daemon, crew, "edit-scope")
-    assert patch(daemon, job, {"priority": 1}, crew.submitter_key).status == 403
+    assert patch(daemon, job, {"priority": 1}, crew.registrar_key).body["code"] == "FORBIDDEN"
+    beyond = patch(daemon, job, {"priority": 901}, crew.submitter_key)
+    assert (beyond.status, beyond.body["code"]) == (403, "WORKLOAD_UNAUTHORIZED")
     assert patch(daemon, "workload_x", {"priority": 1}).body["code"] == "WORKLOAD_NOT_FOUND"
 
 
@@ -85,6 +88,16 @@ def test_a_timeout_fires_without_anybody_calling(daemon: Daemon, crew: Mesh) -> 
     requeued = daemon.call("POST", f"/v1/workloads/{job}/requeue", {}, key=daemon.key)
     assert requeued.body["state"] == "READY"
     assert waited(daemon, job)["failure"]["kind"] == "queue_timeout"
+
+
+def test_no_timeout_waits_for_the_tick(tmp_path: Path) -> None:
+    slow = Daemon(tmp_path / "feltd.db", "--tick-ms", "60000").init().start()
+    try:
+        crew = people(slow)
+        job = made(slow, crew, "timer", timeouts={"queue_ms": 200})
+        assert waited(slow, job)["state"] == "DEAD_LETTERED"
+    finally:
+        slow.close()
 
 
 def test_total_cuts_what_runs(daemon: Daemon, crew: Mesh, edge: Edge) -> None:

@@ -193,6 +193,20 @@ def workloads(scene: Scene) -> None:
     scene.told.expect("MESH_CAPABILITY_DENIED", small.fenced("renew", held))
 
 
+def given_work_and_sinks(scene: Scene) -> None:
+    """Work that nobody can be given, and tokens that come too late or from nowhere."""
+    unfit = scene.work("unplaceable", placement={"required_labels": {"zone": "nowhere"}})
+    scene.call("MESH_NO_ELIGIBLE_WORKER", "POST", f"/v1/workloads/{unfit}/claim", {})
+    scene.call("PLACEMENT_NOT_FOUND", "GET", "/v1/placements/placement_0")
+    path = "/v1/claims/claim_1/validate"
+    scene.call("MESH_STALE_FENCE", "POST", path, {"fencing_token": 1})
+    token = {"fencing_token": scene.edge.pull()[0]["fencing_token"], "tenant_id": "t"}
+    scene.daemon.post("/v1/fences/one", token)
+    shell(scene.daemon, "UPDATE fence_counts SET fences = 1000000")
+    scene.call("QUOTA_EXCEEDED", "POST", "/v1/fences/two", token)
+    shell(scene.daemon, "UPDATE fence_counts SET fences = 1")
+
+
 def a_fault(scene: Scene) -> None:
     """A row that no rule would have written meets a rule that relies on it."""
     job = scene.work("spoiled")
@@ -291,6 +305,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
             grants,
             workers,
             workloads,
+            given_work_and_sinks,
             a_fault,
         )
         for play in scenes:

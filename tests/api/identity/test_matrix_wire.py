@@ -15,7 +15,7 @@ from tests.api.identity.conftest import Wire
 
 BY_ID = [route for route in routes(Config()) if "{id}" in route.path]
 TABLES = ("workers", "workloads", "claims", "grants", "checkpoints", "claim_logs", "late_results")
-TABLES += ("pools", "holds")
+TABLES += ("pools", "holds", "decisions", "fences")
 
 
 class Scene:
@@ -31,7 +31,11 @@ class Scene:
         assert [claim["workload_id"] for claim in claims] == [work]
         pool = {"pool_id": "pool-of-acme", "tenant_id": "acme", "name": "theirs"}
         hold = {"scope": "definition", "value": "index", "tenant_id": "acme", "reason": "ours"}
+        # The worker is full, so what is given to it is refused, and that decision is kept.
+        second = self.work("acme", grant["grant"]["id"], "second")
+        given = wire.call("POST", f"/v1/workloads/{second}/claim", {"worker_id": worker_id})
         self.ids = {
+            "/v1/placements": given.body["decision_id"],
             "/v1/pools": wire.post("/v1/pools", pool)["pool_id"],
             "/v1/holds": wire.post("/v1/holds", hold)["hold_id"],
             "/v1/workers": worker_id,
@@ -69,7 +73,7 @@ class Scene:
         self.wire.post(f"/v1/workers/{worker_id}/heartbeat", beat, key=done["worker_key"])
         return done
 
-    def work(self, tenant_id: str, grant_id: str) -> str:
+    def work(self, tenant_id: str, grant_id: str, name: str = "w") -> str:
         """One workload of the registrar's own."""
         submitter = self.wire.key(
             scopes=["workloads:create"],
@@ -77,7 +81,7 @@ class Scene:
             tenants=[tenant_id],
             grant_id=grant_id,
         )["secret"]
-        body = {"definition_id": "extract", "idempotency_key": "w"}
+        body = {"definition_id": "extract", "idempotency_key": name}
         made: dict[str, Any] = self.wire.post("/v1/workloads", body, key=submitter)
         return str(made["workload_id"])
 
@@ -136,7 +140,7 @@ def test_lists_show_nothing_of_another_tenant(scene: Scene) -> None:
     acme = set(scene.ids.values())
 
     paths = ("/v1/workers", "/v1/workloads", "/v1/claims", "/v1/grants", "/v1/keys")
-    for path in (*paths, "/v1/pools", "/v1/holds"):
+    for path in (*paths, "/v1/pools", "/v1/holds", "/v1/placements"):
         for query in ("", "?tenant_id=other"):
             if path in ("/v1/workloads", "/v1/claims") and query:
                 continue

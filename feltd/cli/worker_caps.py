@@ -80,8 +80,10 @@ def caps_of(**members: Any) -> RuntimeCaps | None:
     return RuntimeCaps(**said) if said else None
 
 
-def require(command: Command | None, caps: RuntimeCaps | None) -> None:
+def require(command: Command | None, caps: RuntimeCaps | None, readable: tuple[str, ...]) -> None:
     """A usage error where this process could keep to its own caps for no claim at all."""
+    if "/" in readable:
+        raise click.UsageError("--readable / leaves nothing to keep back: --filesystem inherit")
     tightest = capped(RuntimePolicy(), caps)
     try:
         if command is None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.daemon.running import Daemon
 from tests.worker.crew import Crew
+from tests.worker.programs import hidden as hidden
 
 TICK = ("--tick-ms", "50")
 

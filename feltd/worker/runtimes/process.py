@@ -179,6 +179,7 @@ class _Run:
         ]
         try:
             said = await self._verdict_in_time()
+            self._bury(said)
             await asyncio.wait(streams, timeout=DRAIN_S)
         finally:
             for stream in streams:
@@ -238,19 +239,20 @@ class _Run:
                 async with asyncio.timeout(LATE_S):
                     await asyncio.wait([self._verdict])
             finally:
-                self._bury()
+                self._bury(self._verdict.result() if self._verdict.done() else {})
+                self._verdict.cancel()
 
-    def _bury(self) -> None:
-        """A launcher that was killed, or that hangs, leaves at least no group of processes."""
-        assert self._process is not None
-        said = self._verdict.result() if self._verdict.done() else {}
-        if "end" not in said and "failed" not in said:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            if "pid" in said:
+    def _bury(self, said: dict[str, str]) -> None:
+        """A launcher that was killed, or that hangs, leaves at least no group of processes.
+
+        One that has said how the program ended has seen the last of it go.
+        """
+        if self._process is None or "end" in said or "failed" in said:
+            return
+        for pid in (self._process.pid, int(said.get("pid", 0))):
+            if pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(int(said["pid"]), signal.SIGKILL)
-        self._verdict.cancel()
+                    os.killpg(pid, signal.SIGKILL)
 
     def _say(self, word: bytes) -> None:
         # A launcher that has ended hears nothing.

@@ -91,14 +91,14 @@ def arguments(policy: RuntimePolicy, folder: Path | None, readable: Sequence[str
         told += ["--bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"]
         return [*told, "--"]
     told += _system()
-    for path in readable:
-        told += ["--ro-bind", path, path]
     told += ["--proc", "/proc", "--dev", "/dev"]
     if policy.filesystem_policy == "scratch":
         most = policy.max_memory_bytes or SCRATCH_BYTES_MAX
         told += ["--perms", "1777", "--size", str(most), "--tmpfs", SCRATCH]
         told += ["--perms", "1777", "--size", str(min(most, SHARED_MEMORY_BYTES_MAX))]
         told += ["--tmpfs", "/dev/shm"]
+    for path in readable:
+        told += ["--ro-bind", path, path]
     if folder is not None:
         told += ["--bind", str(folder), STATE]
     told += ["--remount-ro", "/dev", "--remount-ro", "/"]

@@ -39,6 +39,8 @@ STEPS_OF = {
     "WORKER_POOL_NOT_FOUND": "look for its id: feltd pool list",
     "HOLD_NOT_FOUND": "look for its id: feltd hold list",
     "CLAIM_NOT_FOUND": "look for its id: feltd claim list",
+    "EVENTS_COMPACTED": "look at what stands now (feltd workload list), then follow --after now, "
+    "without the old cursor file",
     "UNAUTHENTICATED": "give FELTD_KEY a key of this daemon that still works (feltd keys create)",
 }
 

@@ -13,6 +13,7 @@ from feltd.mesh import events, promised
 from feltd.mesh.promised import PLAIN, Promise
 from feltd.mesh.promised_feed import FEED
 from feltd.mesh.promised_gates import GATES
+from feltd.mesh.promised_holds import HOLDS
 from feltd.mesh.promised_timeouts import TIMEOUTS
 from feltd.mesh.promised_waits import WAITS
 from feltd.store import dialect
@@ -137,6 +138,7 @@ PROMISES = sorted(
         *TIMEOUTS,
         *FEED,
         *GATES,
+        *HOLDS,
         *WAITS,
         Promise("I12", "asked within granted, granted within declared and grant", WITHIN_AUTHORITY),
         Promise("JSON", "what is stored as JSON can be read", STORED_JSON_READS),

@@ -21,7 +21,8 @@ STAND = """
 UPDATE workers
    SET quarantined_by = :by,
        quarantine_reason = :reason,
-       quarantined_at_ms = coalesce(quarantined_at_ms, :now_ms),
+       quarantined_at_ms = CASE WHEN quarantined_until_at_ms <= :wall_ms THEN :now_ms
+                                ELSE coalesce(quarantined_at_ms, :now_ms) END,
        quarantined_until_at_ms = :until_at_ms
  WHERE worker_id = :worker_id
 """
@@ -73,6 +74,7 @@ def quarantine(tx: Tx, ask: Ask[Quarantining], now: Now) -> Worker:
                 "reason": ask.body.reason,
                 "until_at_ms": until_at_ms,
                 "now_ms": now.lease_ms,
+                "wall_ms": now.wall_ms,
             },
         )
         workers.told(tx, now, "quarantine", row, actor=actor)

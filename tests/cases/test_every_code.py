@@ -207,6 +207,15 @@ def given_work_and_sinks(scene: Scene) -> None:
     shell(scene.daemon, "UPDATE fence_counts SET fences = 1")
 
 
+def pools_and_holds(scene: Scene) -> None:
+    """Pools and holds that are there in another way, or not at all."""
+    pool = {"pool_id": "gpu", "tenant_id": "t", "name": "GPU"}
+    scene.daemon.post("/v1/pools", pool)
+    scene.call("WORKER_POOL_EXISTS", "POST", "/v1/pools", pool | {"max_concurrency": 1})
+    scene.creates("WORKER_POOL_NOT_FOUND", placement={"pool_id": "made-up"})
+    scene.call("HOLD_NOT_FOUND", "DELETE", "/v1/holds/hold_made_up")
+
+
 def a_fault(scene: Scene) -> None:
     """A row that no rule would have written meets a rule that relies on it."""
     job = scene.work("spoiled")
@@ -306,6 +315,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
             workers,
             workloads,
             given_work_and_sinks,
+            pools_and_holds,
             a_fault,
         )
         for play in scenes:

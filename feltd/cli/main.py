@@ -37,6 +37,7 @@ COMMANDS: dict[str, Entry] = {
     "events": Entry("feltd.cli.events:events", "What happens, as it happens; for each, a program."),
     "pool": Entry("feltd.cli.pool:pool", "Make pools of workers, with a ceiling."),
     "hold": Entry("feltd.cli.hold:hold", "Keep work from being claimed; let it go again."),
+    "placement": Entry("feltd.cli.placement:placement", "See why given work went to whom it went."),
     "keys": Entry("feltd.cli.keys:keys", "Make and end API keys."),
     "grants": Entry("feltd.cli.grants:grants", "Issue and end grants."),
     "health": Entry("feltd.cli.health:health", "What the daemon says of itself."),

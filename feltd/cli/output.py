@@ -38,6 +38,9 @@ STEPS_OF = {
     "WORKLOAD_NOT_FOUND": "look for its id: feltd workload list",
     "WORKER_POOL_NOT_FOUND": "look for its id: feltd pool list",
     "HOLD_NOT_FOUND": "look for its id: feltd hold list",
+    "PLACEMENT_NOT_FOUND": "look for its id: feltd placement list",
+    "MESH_PLACEMENT_DENIED": "give it to another worker: feltd workload place ID --dry-run",
+    "MESH_NO_ELIGIBLE_WORKER": "see what keeps each worker away: feltd placement list",
     "CLAIM_NOT_FOUND": "look for its id: feltd claim list",
     "EVENTS_COMPACTED": "look at what stands now (feltd workload list), then follow --after now, "
     "without the old cursor file",

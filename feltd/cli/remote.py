@@ -81,3 +81,15 @@ def remote(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options every remote command has: --data and --json."""
     flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     return data_option(flag(command))
+
+
+def worker_named(client: Client, text: str) -> str:
+    """The id of a worker that was named by its id or by its name."""
+    if text.startswith("worker_"):
+        return text
+    found = [one["worker_id"] for one in client.workers() if one["name"] == text]
+    if len(found) > 1:
+        raise click.UsageError(f"{text!r} names {len(found)} workers: give an id")
+    if not found:
+        raise click.UsageError(f"no worker is called {text!r}: see feltd worker list")
+    return str(found[0])

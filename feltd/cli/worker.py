@@ -8,10 +8,9 @@ import click
 
 from feltd.cli.output import ExamplesGroup, facts, json_option, say_json, table
 from feltd.cli.parse import DURATION, expiry
-from feltd.cli.remote import connect, remote
+from feltd.cli.remote import connect, remote, worker_named
 from feltd.cli.verify.command import verify
 from feltd.cli.worker_run import run
-from feltd.worker.client import Client
 
 COLUMNS = (
     ("worker_id", "worker_id"),
@@ -72,7 +71,7 @@ def list_(data: str | None, as_json: bool, limit: int, **query: Any) -> None:
 def show(data: str | None, as_json: bool, worker_id: str, recent: int) -> None:
     """Show one worker, by its id or its name, with its last claims."""
     with connect(data) as client:
-        found = client.worker(_named(client, worker_id), recent=recent)
+        found = client.worker(worker_named(client, worker_id), recent=recent)
     if as_json:
         say_json(found)
         return
@@ -117,7 +116,7 @@ def drain(data: str | None, as_json: bool, worker_id: str, wait: bool, **members
     """Give a worker no more work. It finishes what it holds, and its process ends with 0."""
     body = {name: value for name, value in members.items() if value is not None}
     with connect(data) as client:
-        worker_id = _named(client, worker_id)
+        worker_id = worker_named(client, worker_id)
         answer = client.drain(worker_id, body)
         while wait and answer["outstanding_claims"]:
             time.sleep(LOOK_EVERY_S)
@@ -154,7 +153,7 @@ def quarantine(
     if for_ms is not None:
         body["until_at_ms"] = expiry(for_ms)
     with connect(data) as client:
-        worker_id = _named(client, worker_id)
+        worker_id = worker_named(client, worker_id)
         found = client.call("POST", f"/v1/workers/{worker_id}/quarantine", body)
     if as_json:
         say_json(found)
@@ -168,7 +167,7 @@ def quarantine(
 def unquarantine(data: str | None, as_json: bool, worker_id: str) -> None:
     """End a quarantine."""
     with connect(data) as client:
-        worker_id = _named(client, worker_id)
+        worker_id = worker_named(client, worker_id)
         found = client.call("POST", f"/v1/workers/{worker_id}/unquarantine", {})
     if as_json:
         say_json(found)
@@ -184,7 +183,7 @@ def _operation(name: str, doc: str, example: str) -> None:
     @remote
     def operate(data: str | None, as_json: bool, worker_id: str) -> None:
         with connect(data) as client:
-            worker_id = _named(client, worker_id)
+            worker_id = worker_named(client, worker_id)
             found = getattr(client, "remove_worker" if name == "remove" else name)(worker_id)
         if as_json:
             say_json(found or {"worker_id": worker_id, "removed": True})
@@ -216,15 +215,3 @@ def id_(tenant: str, application: str, name: str, as_json: bool) -> None:
         say_json({"worker_id": worker_id})
     else:
         click.echo(worker_id)
-
-
-def _named(client: Client, text: str) -> str:
-    """The id of a worker that was named by its id or by its name."""
-    if text.startswith("worker_"):
-        return text
-    found = [one["worker_id"] for one in client.workers() if one["name"] == text]
-    if len(found) > 1:
-        raise click.UsageError(f"{text!r} names {len(found)} workers: give an id")
-    if not found:
-        raise click.UsageError(f"no worker is called {text!r}: see feltd worker list")
-    return str(found[0])

@@ -9,6 +9,7 @@ from feltd.cli.asking import asking
 from feltd.cli.asking import body as asked
 from feltd.cli.output import ExamplesGroup, cell, facts, say_json, table, when
 from feltd.cli.parse import DURATION, expiry, json_value, labels
+from feltd.cli.placement import place
 from feltd.cli.remote import connect, remote
 from feltd.cli.timeline import timeline
 from feltd.cli.workload_change import bulk, edit, run_now
@@ -53,6 +54,7 @@ workload.add_command(timeline)
 workload.add_command(edit)
 workload.add_command(run_now)
 workload.add_command(bulk)
+workload.add_command(place)
 
 
 @workload.command(

@@ -114,6 +114,10 @@ LATE_RESULT = (
     "UPDATE claims SET ended_at_ms = 9000, end_kind = 'completed', spent = 1, started_at_ms = 1,"
     " end_state = 'COMPLETED'"
 )
+FORBIDDEN_ARTIFACTS = (
+    "UPDATE workloads SET artifacts = '[\"s3://b/1\"]',"
+    ' runtime_policy = \'{"artifact_policy":"none"}\' WHERE seq = 1'
+)
 LOST_EVENT = "DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)"
 
 
@@ -165,6 +169,7 @@ LOST_EVENT = "DELETE FROM events WHERE seq = (SELECT max(seq) FROM events)"
         ("DEADLINES", "INSERT INTO deadlines VALUES ('workload_1', 2000)"),
         ("DEADLINES", "UPDATE workloads SET timeouts = '{\"total_ms\":5}' WHERE seq = 1"),
         ("IN_TIME", LATE_RESULT),
+        ("ARTIFACTS", FORBIDDEN_ARTIFACTS),
         ("WAITS", "INSERT INTO dependency_waits VALUES ('workload_1', 2)"),
         ("WAITS", "INSERT INTO dependency_waits VALUES ('workload_9', 1)"),
         ("WAITS", "INSERT INTO dependency_waits VALUES ('group:t/g', 1)"),

@@ -313,6 +313,8 @@ async def _feed(stdin: asyncio.StreamWriter, given: bytes) -> None:
         stdin.write(given)
         await stdin.drain()
     stdin.close()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        await stdin.wait_closed()
 
 
 async def _tail(stream: asyncio.StreamReader, kept: bytearray) -> None:

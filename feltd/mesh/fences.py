@@ -28,10 +28,12 @@ SELECT c.fencing_token, c.workload_id, c.worker_id, c.tenant_id, c.application_i
        w.fencing_token AS newest, w.claim_worker_id, w.claim_incarnation, w.expires_at_ms,
        w.capability_snapshot, k.tenant_id AS worker_tenant_id,
        k.application_id AS worker_application_id, k.incarnation, k.granted_capabilities,
-       k.authority_live, k.authority_unsettled, k.authority_expires_at_ms
+       k.authority_live, k.authority_unsettled, k.authority_expires_at_ms,
+       d.at_ms AS timeout_at_ms
   FROM claims c
   JOIN workloads w ON w.workload_id = c.workload_id
   JOIN workers k ON k.worker_id = c.worker_id
+  LEFT JOIN deadlines d ON d.workload_id = c.workload_id
  WHERE c.fencing_token = :fencing_token
 """
 
@@ -217,6 +219,7 @@ def _holds(row: Row, now: Now) -> bool:
         and row["claim_worker_id"] == row["worker_id"]
         and row["claim_incarnation"] == row["incarnation"]
         and row["expires_at_ms"] > now.lease_ms
+        and (row["timeout_at_ms"] is None or row["timeout_at_ms"] > now.lease_ms)
     )
 
 

@@ -14,15 +14,23 @@ from feltd.mesh.states import LIVE_STATES
 from feltd.store.tx import Kept, Row, Tx
 
 OVERDUE = """
+SELECT d.workload_id
+  FROM deadlines d
+ WHERE d.at_ms <= :now_ms
+ ORDER BY d.at_ms, d.workload_id
+ LIMIT :limit
+"""
+
+# Read one by one: the end of one may make another READY, or end it.
+READ = """
 SELECT d.at_ms, w.workload_id, w.seq, w.tenant_id, w.application_id, w.state, w.timeouts, w.due,
        w.lane_id, w.demand_id, w.created_at_ms, w.requeued_at_ms, w.ready_at_ms, w.eligible_at_ms,
        w.started_at_ms, w.expires_at_ms, w.fencing_token, w.awaited, w.group_name, c.issued_at_ms
   FROM deadlines d
   JOIN workloads w ON w.workload_id = d.workload_id
   LEFT JOIN claims c ON c.fencing_token = w.fencing_token
- WHERE d.at_ms <= :now_ms
- ORDER BY d.at_ms, d.workload_id
- LIMIT :limit
+ WHERE d.workload_id = :workload_id
+   AND d.at_ms <= :now_ms
 """
 
 NEXT = """
@@ -64,8 +72,7 @@ def end_timeouts(tx: Tx, limit: int, now: Now) -> tuple[int, int | None]:
     ended, stuck = 0, list[str]()
     for row in tx.rows(OVERDUE, {"now_ms": now.lease_ms, "limit": limit}):
         try:
-            tx.attempt(partial(_end, tx, now, row))
-            ended += 1
+            ended += tx.attempt(partial(_end, tx, now, row["workload_id"]))
         except Exception as error:
             if tx.lost is not None:
                 raise
@@ -76,16 +83,19 @@ def end_timeouts(tx: Tx, limit: int, now: Now) -> tuple[int, int | None]:
     return ended, None if coming is None else int(coming["at_ms"])
 
 
-def _end(tx: Tx, now: Now, row: Row) -> None:
+def _end(tx: Tx, now: Now, workload_id: str) -> int:
+    row = tx.row(READ, {"workload_id": workload_id, "now_ms": now.lease_ms})
+    if row is None:
+        return 0
     end = _passed(row)
     if end is None or end.at_ms > now.lease_ms:
         # Not over, or bounded no more: only a row changed by hand is like that.
-        deadlines.arm(tx, now, row["workload_id"])
-        return
+        deadlines.arm(tx, now, workload_id)
+        return 1
     message = MESSAGES[end.member].format(end.timeout_ms)
     if row["state"] not in LIVE_STATES:
         _give_up(tx, now, row, end.kind, message)
-        return
+        return 1
     if row["expires_at_ms"] < row["at_ms"]:
         # The lease was over first; only a pass that comes late finds both.
         lapse = f"the lease ended at {row['expires_at_ms']} without a renewal"
@@ -96,7 +106,8 @@ def _end(tx: Tx, now: Now, row: Row) -> None:
             message=message,
             to="DEAD_LETTERED" if end.member == "total_ms" else None,
         )
-    end_claim(tx, now, row["workload_id"], told._replace(fencing_token=row["fencing_token"]))
+    end_claim(tx, now, workload_id, told._replace(fencing_token=row["fencing_token"]))
+    return 1
 
 
 def _passed(row: Row) -> deadlines.Deadline | None:

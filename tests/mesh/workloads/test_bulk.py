@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from feltd.mesh import bulk, cancel, deadletters, listing, promises
+from feltd.mesh import bulk, cancel, creation, deadletters, listing, promises
 from feltd.model.base import Ask, Caller
 from feltd.model.editing import CHUNK_ROWS, REMAINING_MAX, BulkAnswer, DeadLetters
 from feltd.model.grant import GrantConstraints
-from feltd.model.workload import Cancel, Filter
+from feltd.model.workload import Batch, Cancel, Filter
 from feltd.store.tx import Tx
-from tests.mesh.workloads.stories import creator
+from tests.mesh.workloads.stories import creator, new
 from tests.mesh.world import Mesh
 
 
@@ -243,6 +243,18 @@ def test_remaining_is_exact_until_it_is_capped(mesh: Mesh, monkeypatch: pytest.M
     assert (len(found.workload_ids), found.count, found.before is None) == (3, 5, False)
     found = mesh.ask(bulk.find, bulk.Search(plan, wanted=3, count=100))
     assert (len(found.workload_ids), found.count, found.before) == (3, 8, None)
+
+
+def test_more_than_ten_thousand_are_survived(mesh: Mesh) -> None:
+    for first in range(0, 10_600, 100):
+        items = tuple(new(f"many-{first + number}") for number in range(100))
+        mesh.ask(creation.create_batch, Batch(items))
+    first = chunk(mesh, "cancel")
+    assert first == BulkAnswer(changed=CHUNK_ROWS, remaining=REMAINING_MAX)
+    second = chunk(mesh, "cancel")
+    assert second == BulkAnswer(changed=CHUNK_ROWS, remaining=9_600)
+    assert sum(until_done(mesh, "cancel")) == 9_600
+    assert states(mesh) == {"CANCELLED": 10_600}
 
 
 def test_large_inputs_make_small_chunks(mesh: Mesh) -> None:

@@ -6,7 +6,8 @@ import click
 
 from feltd.cli.output import Examples, say_json, table
 from feltd.cli.remote import connect, remote
-from feltd.worker.client import PAGE, Client
+from feltd.worker.client import Client
+from feltd.worker.feed import PAGE
 
 COLUMNS = (
     ("at", "happened_at_ms"),

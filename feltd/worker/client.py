@@ -16,12 +16,10 @@ from urllib.parse import quote
 
 import httpx2
 
+from feltd.worker import feed
 from feltd.worker.transport import PATIENCE_MS, Call, Transport
 
 Json = dict[str, Any]
-
-#: Events asked for at once: the most there are in a page.
-PAGE = 500
 
 
 class AsyncClient:
@@ -218,7 +216,7 @@ class AsyncClient:
 
     # -- events
 
-    async def events(
+    def events(
         self, after: int | None = None, *, follow: bool = True, wait_ms: int = 20_000
     ) -> AsyncIterator[Json]:
         """What happened in the key's tenants, one event after another, none missing, none twice.
@@ -228,21 +226,9 @@ class AsyncClient:
         the last event he is done with goes on from there. Raises Refusal EVENTS_COMPACTED where
         the feed does not reach back to `after` any more.
         """
-        while True:
-            page = await self.call(
-                "GET",
-                "/v1/events",
-                query={"after": after, "limit": PAGE, "wait_ms": wait_ms if follow else None},
-                wait_ms=wait_ms if follow else 0,
-                patience_ms=None if follow else self.patience_ms,
-            )
-            for event in page["items"]:
-                yield event
-            full = len(page["items"]) == PAGE
-            # A page that is not full is all there is up to its head.
-            after = page["items"][-1]["seq"] if full else page["head"]
-            if not (full or follow):
-                return
+        if not follow:
+            return feed.follow(self.call, after, None)
+        return feed.follow(self.call, after, wait_ms, patience_ms=None)
 
     # -- workloads and claims
 

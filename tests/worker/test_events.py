@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from feltd.worker import AsyncClient, Client, Refusal
-from feltd.worker.client import PAGE
+from feltd.worker.feed import PAGE
 from tests.daemon.running import Daemon
 from tests.worker.crew import Crew
 from tests.worker.lossy import LOSE, PASS, SHED, Wire

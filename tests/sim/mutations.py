@@ -20,10 +20,13 @@ from feltd.mesh import (
     demands,
     drain,
     fence,
+    gates,
+    lanes,
     ledger,
     outcomes,
     placement,
     sweep,
+    taking,
     vitals,
 )
 from feltd.model.base import Caller
@@ -127,8 +130,8 @@ def claim_in_any_state() -> Patches:
     """Work is taken in whatever state it is. It is looked at before, so that look goes too."""
     state = r"   AND (w\.)?state = 'READY'\n"
     return [
-        without(claims, "ISSUE", state),
-        without(claims, "TAKE", state),
+        without(taking, "ISSUE", state),
+        without(taking, "TAKE", state),
         _looking_away(state="READY"),
     ]
 
@@ -137,8 +140,8 @@ def claim_too_early() -> Patches:
     """Work is taken before it is eligible; the look before goes too."""
     early = r"   AND (w\.)?eligible_at_ms <= :now_ms\n"
     return [
-        without(claims, "ISSUE", early),
-        without(claims, "TAKE", early),
+        without(taking, "ISSUE", early),
+        without(taking, "TAKE", early),
         _looking_away(eligible_at_ms=0),
     ]
 
@@ -146,7 +149,7 @@ def claim_too_early() -> Patches:
 def claim_beyond_capacity() -> Patches:
     """A full worker gets more; that it is full is not noticed before, either."""
     return [
-        without(claims, "ISSUE", r"   AND \(SELECT count\(\*\)\n(?:.*\n){3}"),
+        without(taking, "ISSUE", r"   AND \(SELECT count\(\*\)\n(?:.*\n){3}"),
         _standing_without("full"),
         patch.object(claims, "_take", _greedy(claims._take)),
     ]
@@ -155,10 +158,30 @@ def claim_beyond_capacity() -> Patches:
 def claim_while_drained() -> Patches:
     """A drain is written down and forgotten."""
     return [
-        without(claims, "ISSUE", r"   AND k\.drain_at_ms IS NULL\n"),
+        without(taking, "ISSUE", r"   AND k\.drain_at_ms IS NULL\n"),
         _standing_without("draining"),
         patch.object(drain, "settle", lambda *_: None),
     ]
+
+
+def claim_beyond_a_key() -> Patches:
+    """A concurrency key counts its claims and keeps nobody back."""
+    full = r"            AND NOT EXISTS \(SELECT 1\n *FROM concurrency_keys c\n(?:.*\n){2}"
+    return [without(taking, "ISSUE", full), patch.object(lanes, "close", lambda *_: None)]
+
+
+def claim_beyond_a_rate() -> Patches:
+    """A rate key notes its uses and keeps nobody back."""
+    full = r"                               AND u\.at_ms > :now_ms - r\.period_ms"
+    return [
+        without(taking, "ISSUE", full, instead=" AND 1 = 0"),
+        patch.object(lanes, "close", lambda *_: None),
+    ]
+
+
+def key_that_is_never_left() -> Patches:
+    """The end of a claim makes no room in its keys."""
+    return [patch.object(gates, "leave", lambda *_: None)]
 
 
 def repeated_request_claims_again() -> Patches:
@@ -270,8 +293,8 @@ def _looking_away(**unseen: Any) -> Any:
     """Before a claim by id the work is looked at as if it were so."""
     look = claims._require_claimable
 
-    def looked(row: Row, wanted: Row, now: Now) -> None:
-        look(row, {**dict(wanted), **unseen}, now)
+    def looked(tx: Tx, row: Row, wanted: Row, now: Now) -> None:
+        look(tx, row, {**dict(wanted), **unseen}, now)
 
     return patch.object(claims, "_require_claimable", looked)
 
@@ -305,6 +328,9 @@ MUTATIONS: tuple[Callable[[], Patches], ...] = (
     claim_too_early,
     claim_beyond_capacity,
     claim_while_drained,
+    claim_beyond_a_key,
+    claim_beyond_a_rate,
+    key_that_is_never_left,
     repeated_request_claims_again,
     split_end,
     recover_too_early,

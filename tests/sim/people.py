@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 from feltd.identity.principals import LOCAL
 from feltd.model.base import Caller, Subject
 from feltd.model.claim import Evict
 from feltd.model.grant import GrantConstraints, ReplaceGrant, ResourceScope, RevokeGrant
 from feltd.model.key import CreateKey
-from feltd.model.policy import Placement
+from feltd.model.policy import Concurrency, Placement, Rate
 from feltd.model.worker import DrainRequest, Transition
 from feltd.model.workload import (
     Batch,
@@ -19,6 +21,7 @@ from feltd.model.workload import (
     Resources,
     RetryPolicy,
 )
+from tests.sim import waits
 from tests.sim.calls import Call
 from tests.sim.clients import bearer_of, make, send
 from tests.sim.image import DO, FLEET_MS, HOUR_MS, Place, fleet, root
@@ -48,6 +51,18 @@ SELECT g.grant_id
    AND g.parent_grant_id IS NOT NULL
  ORDER BY g.grant_id
 """
+
+SOME_POOL = """
+SELECT p.pool_id
+  FROM pools p
+ WHERE p.tenant_id = :tenant_id
+   AND p.deleted_at_ms IS NULL
+ ORDER BY p.pool_id
+"""
+
+#: Few, so that work meets them; the last is never made in the storm.
+POOLS = ("p1", "p2", "p3", "p9")
+NEVER_MADE = "p9"
 
 LIFECYCLES = ("READY", "BUSY", "DRAINING", "OFFLINE", "RECOVERING", "REGISTERED")
 
@@ -80,9 +95,17 @@ def new_body(world: World, place: Place) -> NewWorkload:
         members["requested_by"] = Subject(kind="service", id="somebody-else")
     elif shape < 0.4:
         members["tenant_id"] = rng.choice(("acme", "zeta"))
+    if rng.random() < 0.2:
+        members["concurrency"] = Concurrency(rng.choice("cd"), rng.choice((1, 1, 2)))
+    if rng.random() < 0.15:
+        members["rate"] = Rate("r", rng.choice((1, 2)), rng.choice((5_000, 60_000)))
+    if rng.random() < 0.4:
+        asked = members.get("placement", Placement())
+        members["placement"] = structs.replace(asked, pool_id=_some_pool(world, place))
     capabilities: tuple[str, ...] = ("extract",)
     if rng.random() < 0.4:
         capabilities = rng.choice(((), ("extract", "index"), ("audit",), ("fly",)))
+    members |= waits.members(world, place)
     return NewWorkload(
         definition_id="extract",
         idempotency_key=f"job-{len(place.asked) + 1}",
@@ -92,6 +115,14 @@ def new_body(world: World, place: Place) -> NewWorkload:
         input={"n": rng.randrange(3)},
         **members,
     )
+
+
+def _some_pool(world: World, place: Place) -> str | None:
+    """A pool of the tenant, if it has any; now and then one that was never made."""
+    standing = world.rows(SOME_POOL, tenant_id=place.tenant_id)
+    if world.rng.random() < 0.05:
+        return NEVER_MADE
+    return str(world.rng.choice(standing)["pool_id"]) if standing else None
 
 
 def submit(world: World, place: Place) -> None:
@@ -299,6 +330,7 @@ ACTS: tuple[tuple[Act, int], ...] = (
     (submit, 20),
     (cancel, 3),
     (requeue, 3),
+    (waits.group, 2),
     (evict, 2),
     (drain, 2),
     (move, 3),

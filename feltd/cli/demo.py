@@ -4,7 +4,6 @@ What it prints it has looked up; what it expects it has worked out itself, file 
 where the two differ, and leaves nothing behind.
 """
 
-import json
 import shutil
 import signal
 import tempfile
@@ -16,35 +15,38 @@ from typing import Any
 
 import click
 
-from feltd.cli import demo_work
+from feltd.cli import demo_fence, demo_work
 from feltd.cli.demo_show import Show
-from feltd.cli.demo_stage import Failed, Stage
+from feltd.cli.demo_stage import APPLICATION, TENANT, Failed, Stage
 from feltd.cli.ending import ended_as_by_ctrl_c
 from feltd.cli.output import Examples, json_option
 
-TENANT, APPLICATION = "demo", "files"
 WORKERS = ("demo-1", "demo-2", "demo-3")
+HANDLERS = "feltd.cli.demo_work:worker"
 CONCURRENCY = 4
 KINDS = ("hash", "summarise", "survey")
 #: Slow enough to be killed in the middle, fast enough for a minute.
 PACE_MS = 150
 SURVEY_FILES = 14
-#: Each part of the demo ends by then, or the demo has failed.
-PART_S = 30.0
-LOOK_EVERY_S = 0.15
 
 Workload = dict[str, Any]
 
 
-@click.command(cls=Examples, examples=("feltd demo", "feltd demo --keep ./demo-files"))
+@click.command(
+    cls=Examples, examples=("feltd demo", "feltd demo --fence", "feltd demo --keep ./demo-files")
+)
+@click.option("--fence", is_flag=True, help="Watch a late write refused where results go to.")
 @click.option("--keep", metavar="DIR", help="Keep the database and the logs in this new folder.")
 @json_option
 @ended_as_by_ctrl_c()
-def demo(keep: str | None, as_json: bool) -> int:
+def demo(fence: bool, keep: str | None, as_json: bool) -> int:
     """Watch feltd do its job: a daemon, three workers, real files, two faults. About 20 seconds.
 
     One worker is killed in the middle of a lease, one is stopped past its lease and continued. The
     exit code is 0 only if nothing was lost, the late write was refused and every promise held.
+
+    With --fence, for whoever owns the place results go to: a worker stopped past its lease wakes
+    and writes to two files, one behind a fence. The handler is feltd/cli/demo_sink.py.
     """
     folder = Path(keep) if keep else Path(tempfile.mkdtemp(prefix="feltd-demo-"))
     if keep:
@@ -55,7 +57,7 @@ def demo(keep: str | None, as_json: bool) -> int:
     began = time.monotonic()
     try:
         with Stage(folder.absolute()) as stage:
-            _play(stage, show)
+            (demo_fence.play if fence else _play)(stage, show)
     finally:
         show.close()
         if not keep:
@@ -68,10 +70,10 @@ def _play(stage: Stage, show: Show) -> None:
     stage.serve()
     show.head("A daemon on a file of its own, and three workers")
     show.fact("daemon", stage.url)
-    key = _enrolled(stage)
+    key = stage.enrolled(KINDS)
     for name in WORKERS:
-        stage.start_worker(name, key, CONCURRENCY)
-    _until(stage, show, "workers are ready", lambda: len(_ready(stage)) == len(WORKERS))
+        stage.start_worker(name, key, CONCURRENCY, HANDLERS)
+    stage.until(show, "workers are ready", lambda: len(_ready(stage)) == len(WORKERS))
     show.fact("workers", ", ".join(WORKERS))
 
     files = _files()
@@ -90,27 +92,6 @@ def _play(stage: Stage, show: Show) -> None:
     _results(stage, show, files, groups)
     show.fact("throughput", f"{rate:.0f} workloads a second, each on disk before it was answered")
     _endings(stage, show)
-
-
-def _enrolled(stage: Stage) -> str:
-    """What `feltd enroll` makes: a grant, and a key bound to it."""
-    client = stage.client
-    issued = client.issue_grant(
-        subject={"kind": "service", "id": "enroll-demo"},
-        tenant_id=TENANT,
-        application_id=APPLICATION,
-        capabilities=["worker:register", *(f"worker:capability:{kind}" for kind in KINDS)],
-        resources=[{"kind": "RESOURCE_PREFIX", "uri": f"flow://{APPLICATION}/workers/*"}],
-        expires_at_ms=int(time.time() * 1000) + 3_600_000,
-    )
-    made = client.create_key(
-        name="enroll-demo",
-        scopes=["workers:register"],
-        tenants=[TENANT],
-        identity_id="enroll-demo",
-        grant_id=issued["grant"]["id"],
-    )
-    return str(made["secret"])
 
 
 def _files() -> list[str]:
@@ -149,8 +130,8 @@ def _small_work(stage: Stage, show: Show, small: list[tuple[str, Any]]) -> float
     began = time.monotonic()
     _create(stage, small)
     total = len(small)
-    _until(
-        stage, show, "the small workloads are done",
+    stage.until(
+        show, "the small workloads are done",
         lambda: show.progress("hash, summarise", _count(stage, "COMPLETED"), total) >= total,
     )  # fmt: skip
     return total / (time.monotonic() - began)
@@ -184,16 +165,16 @@ def _late_write(stage: Stage, show: Show, killed: Workload, stopped: Workload) -
         now = stage.client.workload(before["workload_id"])
         return bool(now["fencing_token"] > before["fencing_token"])
 
-    _until(
-        stage, show, "the work of both is taken over",
+    stage.until(
+        show, "the work of both is taken over",
         lambda: taken_over(killed) and taken_over(stopped),
     )  # fmt: skip
     for name, before in (("demo-1", killed), ("demo-2", stopped)):
         show.recovered(name, before, stage.client.workload(before["workload_id"]))
     stage.signal("demo-2", signal.SIGCONT)
     show.fact("demo-2", "continued by SIGCONT, its lease is long over")
-    _until(stage, show, "the late write is refused", lambda: bool(_notes(stage)))
-    late = _notes(stage)[0]
+    stage.until(show, "the late write is refused", lambda: bool(stage.noted()))
+    late = stage.noted()[0]
     now = stage.client.workload(late["workload_id"])
     if late["code"] != "WORKLOAD_STALE_FENCE" or now["fencing_token"] <= late["token"]:
         raise Failed(f"the late write was not refused as stale: {late}")
@@ -201,8 +182,8 @@ def _late_write(stage: Stage, show: Show, killed: Workload, stopped: Workload) -
 
 
 def _all_done(stage: Stage, show: Show, total: int) -> None:
-    _until(
-        stage, show, "everything is done",
+    stage.until(
+        show, "everything is done",
         lambda: show.progress("all", _count(stage, "COMPLETED"), total) >= total,
     )  # fmt: skip
 
@@ -261,12 +242,6 @@ def _count(stage: Stage, state: str) -> int:
     return len(stage.client.workloads(application_id=APPLICATION, state=state))
 
 
-def _notes(stage: Stage) -> list[dict[str, Any]]:
-    if not stage.notes.exists():
-        return []
-    return [json.loads(line) for line in stage.notes.read_text().splitlines()]
-
-
 def _found(stage: Stage, show: Show, what: str, look: Callable[[], Workload | None]) -> Workload:
     """What `look` finds, once it finds something."""
     found: list[Workload] = []
@@ -277,19 +252,5 @@ def _found(stage: Stage, show: Show, what: str, look: Callable[[], Workload | No
             found.append(one)
         return one is not None
 
-    _until(stage, show, what, done)
+    stage.until(show, what, done)
     return found[0]
-
-
-def _until(stage: Stage, show: Show, what: str, done: Callable[[], bool]) -> None:
-    """Look until it is so; the demo has failed where it is not by then."""
-    ends = time.monotonic() + PART_S
-    while not done():
-        if time.monotonic() > ends:
-            logs = "\n".join(stage.last_lines(name) for name in ("daemon", *WORKERS))
-            raise Failed(f"waited {PART_S:.0f} s until {what}\n{logs}")
-        for name, process in stage.workers.items():
-            if process.poll() is not None and process.returncode != -signal.SIGKILL:
-                raise Failed(f"{name} ended with {process.returncode}:\n{stage.last_lines(name)}")
-        time.sleep(LOOK_EVERY_S)
-    show.settled()

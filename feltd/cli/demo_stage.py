@@ -5,12 +5,14 @@ whatever happened on it.
 """
 
 import contextlib
+import json
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,8 +20,13 @@ from typing import Any, Self
 import click
 
 from feltd.api.listen import find_local_socket
+from feltd.cli.demo_show import Show
 from feltd.worker.client import Client
 
+TENANT, APPLICATION = "demo", "files"
+#: Each part of a demo ends by then, or the demo has failed.
+PART_S = 30.0
+LOOK_EVERY_S = 0.15
 START_S = 20.0
 STOP_S = 12.0
 SERVE = (
@@ -87,12 +94,31 @@ class Stage:
             )  # fmt: skip
         self.url = self._first_line(self._daemon)
 
-    def start_worker(self, name: str, key: str, concurrency: int) -> None:
-        """Start one worker process of the demo's handlers."""
+    def enrolled(self, kinds: Sequence[str]) -> str:
+        """A key as `feltd enroll` makes it: bound to a grant that holds these capabilities."""
+        issued = self.client.issue_grant(
+            subject={"kind": "service", "id": "enroll-demo"},
+            tenant_id=TENANT,
+            application_id=APPLICATION,
+            capabilities=["worker:register", *(f"worker:capability:{kind}" for kind in kinds)],
+            resources=[{"kind": "RESOURCE_PREFIX", "uri": f"flow://{APPLICATION}/workers/*"}],
+            expires_at_ms=int(time.time() * 1000) + 3_600_000,
+        )
+        made = self.client.create_key(
+            name="enroll-demo",
+            scopes=["workers:register"],
+            tenants=[TENANT],
+            identity_id="enroll-demo",
+            grant_id=issued["grant"]["id"],
+        )
+        return str(made["secret"])
+
+    def start_worker(self, name: str, key: str, concurrency: int, handlers: str) -> None:
+        """Start one worker process of these handlers, MODULE:NAME."""
         with (self.folder / f"{name}.log").open("wb") as log:
             self.workers[name] = subprocess.Popen(
                 [
-                    sys.executable, "-m", "feltd", "worker", "run", "feltd.cli.demo_work:worker",
+                    sys.executable, "-m", "feltd", "worker", "run", handlers,
                     "--name", name, "--concurrency", str(concurrency),
                 ],
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -104,6 +130,26 @@ class Stage:
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a worker a signal."""
         self.workers[name].send_signal(number)
+
+    def noted(self) -> list[dict[str, Any]]:
+        """What the workers' handlers have noted so far, in order."""
+        if not self.notes.exists():
+            return []
+        return [json.loads(line) for line in self.notes.read_text().splitlines()]
+
+    def until(self, show: Show, what: str, done: Callable[[], bool]) -> None:
+        """Look until it is so; the demo has failed where it is not by then."""
+        ends = time.monotonic() + PART_S
+        while not done():
+            if time.monotonic() > ends:
+                logs = "\n".join(self.last_lines(name) for name in ("daemon", *self.workers))
+                raise Failed(f"waited {PART_S:.0f} s until {what}\n{logs}")
+            for name, process in self.workers.items():
+                if process.poll() is not None and process.returncode != -signal.SIGKILL:
+                    ended = f"{name} ended with {process.returncode}"
+                    raise Failed(f"{ended}:\n{self.last_lines(name)}")
+            time.sleep(LOOK_EVERY_S)
+        show.settled()
 
     def stop_worker(self, name: str) -> int:
         """SIGTERM, and the exit code the worker ends with."""

@@ -1,5 +1,6 @@
 """`feltd demo` shows the main job with two faults, tells the truth and leaves nothing behind."""
 
+import json
 import os
 import re
 import signal
@@ -31,6 +32,27 @@ def test_the_demo_recovers_refuses_checks_and_leaves_nothing(tmp_path: Path) -> 
     steps = ran.stdout.partition("Try next")[2]
     assert steps.count("\n  feltd ") + steps.count("\n  FELTD_URL") == 5
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(180)
+def test_the_fence_demo_shows_the_refused_write_and_the_damage_without_a_fence(
+    tmp_path: Path,
+) -> None:
+    typed = Typed(tmp_path, TMPDIR=str(tmp_path))
+    ran = typed("demo", "--fence", "--keep", "kept")
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "refused: token" in ran.stdout
+    assert "written over: the file says 10" in ran.stdout
+    kept = tmp_path / "kept"
+    assert (kept / "fenced.txt").read_text() == "12"
+    assert (kept / "unfenced.txt").read_text() == "10"
+    notes = [json.loads(line) for line in (kept / "notes.jsonl").read_text().splitlines()]
+    (late,) = [note for note in notes if note["what"] == "refused"]
+    assert late["token"] < late["highest"] == int((kept / "fenced.txt.fence").read_text())
+    # Nothing else came of the demo, and the file it kept holds every promise.
+    assert [one.name for one in tmp_path.iterdir()] == ["kept"]
+    assert typed("check", "--data", "kept/demo.db").returncode == 0
 
 
 @pytest.mark.timeout(180)

@@ -18,6 +18,10 @@ SHORT_LEASE_MS = 1_000
 RETRIES = {"max_attempts": 3, "initial_backoff_ms": 20, "max_backoff_ms": 50}
 
 
+#: What an operator does to one workload, requeue oftener: only some are dead.
+OF_ONE = ("cancel", "cancel by force", "requeue", "requeue", "requeue")
+
+
 class Bustle:
     """A submitter, an operator and some workers, each a thread, until `end`."""
 
@@ -69,6 +73,7 @@ class Bustle:
                 capability_snapshot=["documents.extract"],
                 retry_policy=RETRIES,
                 priority=rng.randint(-3, 3),
+                **_more(rng, self.jobs),
             )
             if made:
                 self.jobs.append(made["workload_id"])
@@ -80,17 +85,34 @@ class Bustle:
             if not self.jobs:
                 continue
             job = rng.choice(self.jobs[-60:])
-            verb = rng.choice(("cancel", "cancel by force", "requeue", "requeue", "evict"))
+            verb = rng.choice((*OF_ONE, "evict", "edit", "bulk", "hold"))
             if verb == "evict":
                 self._evict(rng)
-                continue
-            force = {"force": True} if verb == "cancel by force" else {}
-            self._post(verb, f"/v1/workloads/{job}/{verb.split()[0]}", **force)
+            elif verb == "edit":
+                self._call("PATCH", verb, f"/v1/workloads/{job}", priority=rng.randint(-3, 3))
+            elif verb == "bulk":
+                action = rng.choice(("requeue", "reprioritise"))
+                more = {"priority": 1} if action == "reprioritise" else {}
+                narrow = {"state": "DEAD_LETTERED" if action == "requeue" else "READY"}
+                self._post(verb, "/v1/workloads/bulk", action=action, filter=narrow, **more)
+            elif verb == "hold":
+                # It ends by itself where the daemon dies before it can be lifted.
+                until_at_ms = int(time.time() * 1_000) + 500
+                body = {"scope": "tenant", "reason": "bustle", "until_at_ms": until_at_ms}
+                held = self._post(verb, "/v1/holds", **body)
+                if held:
+                    self._call("DELETE", "lift", f"/v1/holds/{held['hold_id']}")
+            else:
+                force = {"force": True} if verb == "cancel by force" else {}
+                self._post(verb, f"/v1/workloads/{job}/{verb.split()[0]}", **force)
 
     def _post(self, verb: str, path: str, **body: Any) -> Any:
+        return self._call("POST", verb, path, **body)
+
+    def _call(self, method: str, verb: str, path: str, **body: Any) -> Any:
         """A call of the submitter, who may operate too."""
-        key = self.mesh.submitter_key
-        return self._try(verb, lambda: self.daemon.call("POST", path, body, key=key))
+        key, said = self.mesh.submitter_key, body or None
+        return self._try(verb, lambda: self.daemon.call(method, path, said, key=key))
 
     def _evict(self, rng: random.Random) -> None:
         found = self._try("list", lambda: self.daemon.call("GET", "/v1/claims?live=true&limit=20"))
@@ -128,6 +150,19 @@ class Bustle:
         else:
             kind = "transient" if how == "fail" else "execution_error"
             self._try(how, lambda: edge.fenced("fail", claim, kind=kind, message="no"))
+
+
+def _more(rng: random.Random, jobs: list[str]) -> dict[str, Any]:
+    """Some work waits for other work, some gives up in time, some goes one by one."""
+    more: dict[str, Any] = {}
+    if jobs and rng.random() < 0.2:
+        more["dependencies"] = rng.sample(jobs[-8:], min(2, len(jobs)))
+        more["dependency_policy"] = rng.choice(("all_completed", "all_finished"))
+    if rng.random() < 0.2:
+        more["timeouts"] = {"queue_ms": 400, "execution_ms": 300, "total_ms": 3_000}
+    if rng.random() < 0.2:
+        more["concurrency"] = {"key": "one-by-one", "limit": 1}
+    return more
 
 
 def _reconcile(edge: Edge) -> Answer:

@@ -9,8 +9,10 @@ from feltd.model.editing import DeadKind, DeadLetters
 from feltd.model.workload import Filter
 from feltd.store.tx import Row, Tx
 
-#: Rows one answer looks at in all, at most 40 ms of a reader.
-LOOK_ROWS_MAX = 100_000
+#: Rows of one kind that are counted, so that a common death hides no rare one.
+COUNT_MAX = 10_000
+#: Rows one answer looks at in all, some 100 ms of a reader.
+LOOK_ROWS_MAX = 60_000
 #: Kinds are a worker's words: somebody may have made up very many.
 KINDS_MAX = 200
 
@@ -65,7 +67,8 @@ class Grouping(Struct, frozen=True):
 def by_kind(tx: Tx, ask: Ask[Grouping], now: Now) -> DeadLetters:
     """Dead letters the caller may see, by failure kind, most first.
 
-    Looks at LOOK_ROWS_MAX rows and KINDS_MAX kinds at most; `capped` says that there are more.
+    Looks at COUNT_MAX rows of a kind, LOOK_ROWS_MAX rows and KINDS_MAX kinds at most; `capped`
+    says that there are more.
     """
     wanted = Filter(tenant_id=ask.body.tenant_id)
     tenants = listing.tenants(tx, ask.caller, wanted)
@@ -80,9 +83,10 @@ def by_kind(tx: Tx, ask: Ask[Grouping], now: Now) -> DeadLetters:
             if left <= 0 or (after not in counts and len(counts) == KINDS_MAX):
                 capped = True
                 break
-            looked, found = _count(tx, tenant_id, after, ask.body.application_id, left)
+            look_rows = min(COUNT_MAX, left)
+            looked, found = _count(tx, tenant_id, after, ask.body.application_id, look_rows)
             left -= looked
-            capped = capped or left <= 0
+            capped = capped or looked == look_rows
             if found["workloads"]:
                 counts[after] = counts.get(after, 0) + found["workloads"]
                 newest[after] = max(newest.get(after, 0), found["newest_seq"])

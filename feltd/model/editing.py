@@ -77,7 +77,7 @@ class BulkAnswer(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class DeadKind(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The dead letters of one failure kind; `workloads` is counted until the answer is `capped`.
+    """The dead letters of one failure kind; `workloads` of a tenant are counted up to 10,000.
 
     `newest` is the one that came last; its message stands for the others.
     """

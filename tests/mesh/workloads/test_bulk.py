@@ -350,6 +350,11 @@ def test_counting_them_is_bounded(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -
     found = kinds(mesh)
     assert ([one.failure_kind for one in found.items], found.capped) == (["kind_0", "kind_1"], True)
     monkeypatch.setattr(deadletters, "KINDS_MAX", 200)
+    assert kinds(mesh).capped is False
+    monkeypatch.setattr(deadletters, "COUNT_MAX", 1)
+    found = kinds(mesh)
+    assert ([one.workloads for one in found.items], found.capped) == ([1, 1, 1], True)
+    monkeypatch.setattr(deadletters, "COUNT_MAX", 100)
     monkeypatch.setattr(deadletters, "LOOK_ROWS_MAX", 3)
     found = kinds(mesh)
     assert ([one.workloads for one in found.items], found.capped) == ([2, 1], True)

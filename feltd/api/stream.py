@@ -179,6 +179,8 @@ class Stream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what there is and what comes. Nothing is begun where the first read is refused."""
         self._streams.enter(self)
+        # Hours of listening are no time to an answer: they are counted under a name of their own.
+        scope["feltd.operation"] += "_stream"
         try:
             with ExitStack() as watch:
                 self._watch(watch)

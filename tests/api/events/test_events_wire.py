@@ -353,3 +353,16 @@ def test_without_keys_anybody_follows_everything(daemons: Daemons) -> None:
 
     with Listener(daemon.url, "none") as listener:
         assert [one["kind"] for one in listener.take(1)] == ["create"]
+
+
+def test_listening_is_not_counted_as_time_to_an_answer(daemons: Daemons) -> None:
+    daemon = daemons().start()
+    mine = reader(daemon, "t")
+    events(daemon, mine.key)
+    Listener(daemon.url, mine.key).close()
+    until(daemon, "feltd_streams", 0)
+
+    told = str(daemon.get("/metrics"))
+
+    assert 'feltd_requests_total{operation="list_events",status="200"} 1.0' in told
+    assert 'feltd_requests_total{operation="list_events_stream",status="200"} 1.0' in told

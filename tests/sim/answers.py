@@ -11,6 +11,7 @@ from feltd.model.base import Caller
 from feltd.model.claim import Pull
 from feltd.model.worker import Worker
 from feltd.model.workload import Made, NewWorkload, Refusal, RetryPolicy, Tombstone
+from tests.sim import waits
 from tests.sim.calls import FENCED, Call
 from tests.sim.history import History, Hold, Peer, Violation
 from tests.sim.standing import (
@@ -19,6 +20,7 @@ from tests.sim.standing import (
     issued,
     key_made,
     key_revoked,
+    lifted,
     moved_out,
     reconciled,
     registered,
@@ -28,6 +30,7 @@ from tests.sim.standing import (
     revoked,
     saw,
     shown,
+    stopped,
 )
 
 #: An accepted call counts as heard, yet is written down at most once a second.
@@ -145,6 +148,9 @@ def _named(
         work.max_attempts = (body.retry_policy or RetryPolicy()).max_attempts
         work.not_before_ms = body.not_before_at_ms
         work.body = encode(body)
+        waits.created(history, work, body)
+        work.definition = f"{body.definition_id}#{body.definition_revision}"
+        work.pool_id = None if body.placement is None else body.placement.pool_id
     elif work.body != encode(body):
         raise Violation(f"{name} was asked for otherwise, and answered with {workload_id}")
 
@@ -225,5 +231,8 @@ LEARN: dict[str, Learn] = {
     "replace_grant": replaced,
     "create_key": key_made,
     "revoke_key": key_revoked,
+    "seal_group": waits.sealed,
+    "place_hold": stopped,
+    "lift_hold": lifted,
     **dict.fromkeys(_LOOKED, _looked),
 }

@@ -31,10 +31,18 @@ class Work:
     not_before_ms: int | None = None
     #: What was asked for, as it was sent.
     body: bytes = b""
+    definition: str = ""
+    pool_id: str | None = None
     token: int = 0
     spent: int = 0
     cancel: bool = False
     result: tuple[str, str] | None = None
+    #: What it depends on, what of that it still waits for, and whether that failed it.
+    names: tuple[str, ...] = ()
+    policy: str = "all_completed"
+    needs: set[str] = field(default_factory=set)
+    doomed: bool = False
+    group: str | None = None
 
 
 @dataclass
@@ -74,6 +82,17 @@ class Peer:
     heard_ms: int
     drained: bool = False
     removed: bool = False
+    #: Quarantined, until a person ends it.
+    confined: bool = False
+
+
+@dataclass
+class Stop:
+    """A hold that stands until a person lifts it."""
+
+    tenant_id: str
+    scope: str
+    value: str | None
 
 
 @dataclass
@@ -109,6 +128,9 @@ class History:
     peers: dict[str, Peer] = field(default_factory=dict)
     bearers: dict[str, Bearer] = field(default_factory=dict)
     givens: dict[str, Given] = field(default_factory=dict)
+    #: Groups by tenant and name.
+    sealed: set[tuple[str, str]] = field(default_factory=set)
+    stops: dict[str, Stop] = field(default_factory=dict)
 
     def live(self) -> Iterator[Hold]:
         """Claims that have not ended."""
@@ -144,6 +166,20 @@ class History:
                 waiting += [
                     b.key_id for b in self.bearers.values() if b.obtained_by == bearer.key_id
                 ]
+
+    def stopped(self, work: Work) -> str | None:
+        """The hold that keeps a workload from being claimed, None when none is known to."""
+        values = {
+            "application": (work.application_id,),
+            "pool": (work.pool_id,),
+            "definition": (work.definition.partition("#")[0], work.definition),
+        }
+        for hold_id, stop in self.stops.items():
+            if stop.tenant_id in ("*", work.tenant_id) and (
+                stop.value is None or stop.value in values[stop.scope]
+            ):
+                return hold_id
+        return None
 
     def below(self, grant_id: str) -> list[str]:
         """A grant and all below it."""

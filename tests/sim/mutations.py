@@ -18,12 +18,14 @@ from feltd.mesh import (
     claims,
     creation,
     demands,
+    dependencies,
     drain,
     fence,
     gates,
     lanes,
     ledger,
     outcomes,
+    parents,
     placement,
     sweep,
     taking,
@@ -299,6 +301,27 @@ def _looking_away(**unseen: Any) -> Any:
     return patch.object(claims, "_require_claimable", looked)
 
 
+def children_are_not_told() -> Patches:
+    """The end of work is told to nobody who waits for it."""
+    return [patch.object(dependencies, "ended", lambda *_: None)]
+
+
+def failures_do_not_spread() -> Patches:
+    """What needed a parent completed runs after any end of it."""
+    return [patch.object(dependencies, "_fail", lambda *_: [])]
+
+
+def one_parent_is_enough() -> Patches:
+    """The first parent that ends makes a child READY."""
+    return [without(dependencies, "CHILDREN", "o.parent <> d.parent", instead="1 = 0")]
+
+
+def what_failed_before_is_not_seen() -> Patches:
+    """A creation after the failure of what it needs does not see it."""
+    look = parents.look
+    return [patch.object(parents, "look", lambda *of: look(*of[:-1], "all_finished"))]
+
+
 def _standing_without(rule: str) -> Any:
     """Nothing asks for this rule before it takes work."""
     found = placement.standing
@@ -331,6 +354,10 @@ MUTATIONS: tuple[Callable[[], Patches], ...] = (
     claim_beyond_a_key,
     claim_beyond_a_rate,
     key_that_is_never_left,
+    children_are_not_told,
+    failures_do_not_spread,
+    one_parent_is_enough,
+    what_failed_before_is_not_seen,
     repeated_request_claims_again,
     split_end,
     recover_too_early,

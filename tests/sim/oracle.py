@@ -11,9 +11,10 @@ from typing import Any
 from feltd.clock import Now
 from feltd.mesh.retry import FREE
 from feltd.model.claim import Outcome
+from feltd.model.group import CancelGroup
 from feltd.model.workload import Cancel
 from feltd.store.tx import Row, Tx
-from tests.sim import answers, standing
+from tests.sim import answers, standing, waits
 from tests.sim.calls import ENDING, FENCED, Call
 from tests.sim.history import LIVE, History, Hold, Violation, Work
 from tests.sim.judge import Item, body_of, judge
@@ -107,6 +108,7 @@ class Oracle:
             raise Violation(f"keys that ended without cause, or did not: {sorted(ended ^ known)}")
 
     def _compare(self, work: Work, row: Row) -> None:
+        waits.compare(work)
         said = (work.state, work.token, work.spent, work.cancel)
         found = (row["state"], row["fencing_token"], row["attempts_spent"])
         if said != (*found, bool(row["cancel_requested"])):
@@ -203,13 +205,19 @@ class Oracle:
             raise Violation(f"{kind} of {work.workload_id} from {event['from_state']}: {work}")
         if kind == "claim":
             self._claimed(call, work, event)
+        elif kind == "settle":
+            waits.settled(work, event)
+            self.reached[f"settled {event['to_state']}"] += 1
         elif event["end_kind"] is not None:
             self._ended(call, work, event, body)
         elif kind == "checkpoint":
             self.history.holds[event["fencing_token"]].ends(event["expires_at_ms"])
         elif kind == "requeue":
             work.spent, work.cancel = 0, False
+            waits.requeued(self.history, work, event["to_state"])
+            self.reached[f"requeued {event['to_state']}"] += 1
         work.state = event["to_state"]
+        waits.moved(self.history, work)
         if event["eligible_at_ms"] is not None:
             work.eligible_at_ms = event["eligible_at_ms"]
 
@@ -222,7 +230,7 @@ class Oracle:
             event["tenant_id"],
             event["application_id"],
             event["to_state"],
-            event["eligible_at_ms"],
+            event["eligible_at_ms"] or 0,
             max_attempts=0,
         )
 
@@ -236,6 +244,8 @@ class Oracle:
             (work.spent >= work.max_attempts, f"{work.spent} attempts are spent"),
             (call.caller.worker_id != worker_id, "the caller is another worker"),
             (peer.drained, "the worker is drained"),
+            (peer.confined, "the worker is quarantined"),
+            (history.stopped(work) is not None, f"{history.stopped(work)} holds it"),
             (peer.removed or peer.lifecycle == "OFFLINE", "the worker is gone"),
             (len(history.live_of(worker_id)) >= peer.concurrency, "the worker is full"),
             (not history.chain_lives(peer.grant_id, now), "its grant is not live"),
@@ -292,7 +302,8 @@ class Oracle:
         elif verb == "evict":
             known = call.verb in ("evict", "give_back")
         elif verb == "cancel":
-            known = isinstance(call.cmd.body, Cancel) and call.cmd.body.force
+            body = getattr(call.cmd.body, "cancel", call.cmd.body)
+            known = isinstance(body, Cancel | CancelGroup) and body.force
         else:
             known = verb == "restore" and self.rolled_back
         if not known:

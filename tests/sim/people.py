@@ -21,7 +21,7 @@ from feltd.model.workload import (
     Resources,
     RetryPolicy,
 )
-from tests.sim import waits
+from tests.sim import waiters
 from tests.sim.calls import Call
 from tests.sim.clients import bearer_of, make, send
 from tests.sim.image import DO, FLEET_MS, HOUR_MS, Place, fleet, root
@@ -61,7 +61,7 @@ SELECT p.pool_id
 """
 
 #: Few, so that work meets them; the last is never made in the storm.
-POOLS = ("p1", "p2", "p3", "p9")
+POOLS = ("p1", "p2", "p9")
 NEVER_MADE = "p9"
 
 LIFECYCLES = ("READY", "BUSY", "DRAINING", "OFFLINE", "RECOVERING", "REGISTERED")
@@ -105,7 +105,7 @@ def new_body(world: World, place: Place) -> NewWorkload:
     capabilities: tuple[str, ...] = ("extract",)
     if rng.random() < 0.4:
         capabilities = rng.choice(((), ("extract", "index"), ("audit",), ("fly",)))
-    members |= waits.members(world, place)
+    members |= waiters.members(world, place)
     return NewWorkload(
         definition_id="extract",
         idempotency_key=f"job-{len(place.asked) + 1}",
@@ -330,7 +330,7 @@ ACTS: tuple[tuple[Act, int], ...] = (
     (submit, 20),
     (cancel, 3),
     (requeue, 3),
-    (waits.group, 2),
+    (waiters.group, 2),
     (evict, 2),
     (drain, 2),
     (move, 3),

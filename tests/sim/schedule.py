@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from feltd.config import Config
 from feltd.identity.principals import LOCAL
-from tests.sim import people, workers
+from tests.sim import people, stoppers, workers
 from tests.sim.clients import Process, make, some_fault
 from tests.sim.faults import NONE
 from tests.sim.history import Violation
@@ -105,11 +105,13 @@ def _storm(world: World, places: list[Place], steps: int) -> None:
     rng = world.rng
     # Most happens in one place; the others are there to be crossed into.
     here = rng.choice(places)
-    acts: list[tuple[Step, int]] = [*people.ACTS, *workers.ACTS, *MACHINE]
+    acts: list[tuple[Step, int]] = [*people.ACTS, *stoppers.ACTS, *workers.ACTS, *MACHINE]
     weights = [weight * rng.choice(FEW if act in ALWAYS else LEANINGS) for act, weight in acts]
     world.config = Config(on_worker_lost=rng.choice(("end", "end", "lease")))
     for process in here.processes:
         process.twice = rng.random() < 0.2
+    if rng.random() < 0.5:
+        stoppers.pool(world, here)
     for place in (here, here, rng.choice(places)):
         people.submit(world, place)
     for act, _ in rng.choices(acts, weights, k=steps):
@@ -179,6 +181,7 @@ def _calm(world: World, places: list[Place]) -> None:
     world.note("calm")
     world.step_wall(world.now.lease_ms - world.now.wall_ms)
     world.restart()
+    stoppers.let_go(world, places)
     for place in places:
         _finish(world, place)
     world.keep()

@@ -7,7 +7,7 @@ from feltd.model.claim import Claim
 from feltd.model.worker import Result, Worker
 from feltd.store.tx import Row
 from tests.sim.calls import Call
-from tests.sim.history import Bearer, Given, History, Hold, Peer, Violation
+from tests.sim.history import Bearer, Given, History, Hold, Peer, Stop, Violation
 from tests.sim.judge import body_of
 
 
@@ -24,6 +24,9 @@ def saw(history: History, worker: Worker) -> None:
     peer.timeout_ms = worker.heartbeat_timeout_ms
     peer.lifecycle = worker.lifecycle
     peer.drained = worker.drain is not None
+    kept = worker.quarantine
+    # One that ends by the wall clock is over at an instant that only the daemon sees.
+    peer.confined = kept is not None and kept.until_at_ms is None
     peer.heard_ms = worker.last_seen_at_ms
     peer.grant_id = worker.authorization_grant_id
 
@@ -168,8 +171,20 @@ def drained(history: History, call: Call) -> None:
 def removed(history: History, call: Call) -> None:
     peer = history.peers[call.cmd.id]
     peer.removed, peer.drained, peer.lifecycle = True, False, "OFFLINE"
+    peer.confined = False
     if history.live_of(call.cmd.id):
         raise Violation(f"{call.cmd.id} was removed with its claims")
+
+
+def stopped(history: History, call: Call) -> None:
+    """A hold was placed; one that ends by the wall clock may be over at any time."""
+    made, asked = call.answer, call.cmd.body
+    if made.until_at_ms is None:
+        history.stops[made.hold_id] = Stop(asked.tenant_id, made.scope, made.value)
+
+
+def lifted(history: History, call: Call) -> None:
+    history.stops.pop(call.cmd.id, None)
 
 
 # -- keys and grants -------------------------------------------------------------------------

@@ -79,37 +79,6 @@ def test_an_empty_file_is_nobodys_database(tmp_path: Path) -> None:
     assert data.read_bytes() == b""
 
 
-def test_migrate_tells_and_does_and_keeps_out_of_a_served_file(
-    daemons: Callable[..., Daemon],
-) -> None:
-    daemon = daemons()
-    data = str(daemon.data)
-    version = newest(daemon.data)
-    with closing(sqlite3.connect(daemon.data)) as shell:
-        for view in ("v_workers", "v_queue", "v_live_claims", "v_dead_letters", "v_timeline"):
-            shell.execute(f"DROP VIEW {view}")
-        shell.execute("DELETE FROM schema_migrations WHERE number >= 5")
-        shell.execute("PRAGMA user_version = 4")
-        shell.commit()
-    told = feltd("migrate", "--check", "--data", data)
-    assert (told.returncode, "pending: 0005_views.sql" in told.stdout) == (0, True)
-    assert newest(daemon.data) == 4
-    done = feltd("migrate", "--data", data, "--json")
-    assert "0005_views.sql" in json.loads(done.stdout)["applied"]
-    assert newest(daemon.data) == version
-    assert feltd("migrate", "--data", data).stdout == "the database is up to date\n"
-    daemon.start()
-    assert feltd("migrate", "--data", data).returncode == 75
-    assert feltd("migrate", "--check", "--data", data).returncode == 0
-    assert feltd("init", "--data", data).returncode == 1, "it is there, whoever serves it"
-    assert feltd("init", "--if-missing", "--data", data).returncode == 0
-
-
-def newest(data: Path) -> int:
-    with closing(sqlite3.connect(data)) as shell:
-        return int(shell.execute("PRAGMA user_version").fetchone()[0])
-
-
 def test_health_and_its_acknowledgement_go_over_the_local_socket(
     daemons: Callable[..., Daemon],
 ) -> None:

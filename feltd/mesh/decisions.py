@@ -4,6 +4,7 @@ A row holds the inputs with the answer, so that anybody can ask again later and 
 A refusal is kept once for its inputs, however often it is tried; dry runs keep nothing.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -201,7 +202,7 @@ def page(tx: Tx, ask: Ask[DecisionQuery], now: Now) -> DecisionPage:
     return DecisionPage(items=items, next_before=before)
 
 
-def agrees(row: Row) -> bool:
+def agrees(row: Row | Mapping[str, Any]) -> bool:
     """Whether a decisions row, decided anew from its own inputs, says what it says."""
     again = answer(choosing.read(row["inputs"]))
     chosen = None if again.chosen is None else again.chosen.worker_id

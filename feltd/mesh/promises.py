@@ -14,6 +14,7 @@ from feltd.mesh.promised import PLAIN, Promise
 from feltd.mesh.promised_feed import FEED
 from feltd.mesh.promised_gates import GATES
 from feltd.mesh.promised_holds import HOLDS
+from feltd.mesh.promised_places import PLACES
 from feltd.mesh.promised_policies import POLICIES
 from feltd.mesh.promised_timeouts import TIMEOUTS
 from feltd.mesh.promised_waits import WAITS
@@ -140,6 +141,7 @@ PROMISES = sorted(
         *FEED,
         *GATES,
         *HOLDS,
+        *PLACES,
         *POLICIES,
         *WAITS,
         Promise("I12", "asked within granted, granted within declared and grant", WITHIN_AUTHORITY),

@@ -16,7 +16,7 @@ from feltd.api.door import tenant_filter
 from feltd.api.polls import Polls
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
-from feltd.api.stream import Piece, Stream, frame, resumed, wanted
+from feltd.api.stream import MEDIA_TYPE, Piece, Stream, frame, resumed, wanted
 from feltd.mesh import feed
 from feltd.model.base import Instant, Name, WaitMs
 from feltd.model.event import Events, Following
@@ -146,6 +146,7 @@ ROUTES = (
         scope="events:read",
         query=FeedQuery,
         answer=Events,
+        media=(MEDIA_TYPE,),
         responses={
             410: "Events behind `after` are no longer kept; `oldest` is the first one that is"
         },

@@ -177,6 +177,7 @@ def _responses(route: Route, path: str, shapes: _Shapes) -> dict[str, Any]:
     }
     if route.answer is not None:
         success["content"] = {"application/json": {"schema": shapes.of(route.answer)}}
+        success["content"] |= {media: {"schema": {"type": "string"}} for media in route.media}
     answers: dict[str, Any] = {str(route.status): success}
     for status, description in route.responses.items():
         if status < 400 and status != route.status:

@@ -52,6 +52,8 @@ class Route:
     #: Bodies of refusals that are no problem documents.
     plain: Mapping[int, Any] = field(default_factory=dict)
     also: tuple[str, ...] = ()
+    #: Further media types the success may have, by Accept.
+    media: tuple[str, ...] = ()
     #: The largest body, bytes; None is the daemon's own limit.
     body_bytes_max: int | None = None
 

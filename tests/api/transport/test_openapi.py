@@ -179,3 +179,11 @@ def test_the_examples_of_the_table_fit_their_own_bodies() -> None:
     for row in TABLE:
         if row.example is not None:
             msgspec.convert(row.example, row.body)
+
+
+def test_an_answer_that_may_also_be_a_stream_says_so() -> None:
+    page = openapi.document([route("GET", "/v1/feed", "feed", answer=Whole, media=("text/x",))])
+
+    content = page["paths"]["/v1/feed"]["get"]["responses"]["200"]["content"]
+
+    assert set(content) == {"application/json", "text/x"}

@@ -79,6 +79,10 @@ SELECT c.fencing_token
    AND c.incarnation = :incarnation
    AND c.ended_at_ms IS NULL
    AND w.expires_at_ms > :now_ms
+   AND NOT EXISTS (SELECT 1
+                     FROM deadlines d
+                    WHERE d.workload_id = w.workload_id
+                      AND d.at_ms <= :now_ms)
  ORDER BY c.fencing_token
 """
 
@@ -179,6 +183,7 @@ def claim(tx: Tx, ask: Ask[ClaimById], now: Now) -> tuple[Claim, bool]:
         wanted["claim_worker_id"] == worker_id
         and wanted["claim_incarnation"] == row["incarnation"]
         and wanted["expires_at_ms"] > now.lease_ms
+        and not _timed_out(wanted, now)
     ):
         held = holding.live_claim(tx, wanted["fencing_token"])
         assert held is not None
@@ -246,6 +251,11 @@ def _standing(row: Row, now: Now) -> list[str]:
     return [rule for rule in rules if rule in REASONS]
 
 
+def _timed_out(wanted: Row, now: Now) -> bool:
+    at_ms = wanted["timeout_at_ms"]
+    return at_ms is not None and at_ms <= now.lease_ms
+
+
 def _require_claimable(tx: Tx, row: Row, wanted: Row, now: Now) -> None:
     owner = (row["tenant_id"], row["application_id"], row["gate_generation"])
     rules = placement.failing(
@@ -264,7 +274,7 @@ def _require_claimable(tx: Tx, row: Row, wanted: Row, now: Now) -> None:
         )
     if wanted["state"] != "READY":
         raise Refused("WORKLOAD_NOT_READY", f"the workload is {wanted['state']}")
-    if wanted["timeout_at_ms"] is not None and wanted["timeout_at_ms"] <= now.lease_ms:
+    if _timed_out(wanted, now):
         raise Refused("WORKLOAD_NOT_READY", "a timeout of the workload has passed")
     if wanted["eligible_at_ms"] > now.lease_ms:
         raise Refused(

@@ -72,7 +72,7 @@ def end_timeouts(tx: Tx, limit: int, now: Now) -> tuple[int, int | None]:
     ended, stuck = 0, list[str]()
     for row in tx.rows(OVERDUE, {"now_ms": now.lease_ms, "limit": limit}):
         try:
-            ended += tx.attempt(partial(_end, tx, now, row["workload_id"]))
+            ended += tx.attempt(partial(end_passed, tx, now, row["workload_id"]))
         except Exception as error:
             if tx.lost is not None:
                 raise
@@ -83,7 +83,11 @@ def end_timeouts(tx: Tx, limit: int, now: Now) -> tuple[int, int | None]:
     return ended, None if coming is None else int(coming["at_ms"])
 
 
-def _end(tx: Tx, now: Now, workload_id: str) -> int:
+def end_passed(tx: Tx, now: Now, workload_id: str) -> int:
+    """End a workload whose timeout has passed, whatever its state; 1 when it had, else 0.
+
+    For the pass, and for who must know now what still lives. Repeating does nothing.
+    """
     row = tx.row(READ, {"workload_id": workload_id, "now_ms": now.lease_ms})
     if row is None:
         return 0

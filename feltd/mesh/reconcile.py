@@ -23,6 +23,7 @@ from feltd.mesh import (
     holding,
     lifecycle,
     outcomes,
+    overdue,
     refusal,
     retry,
     secrets,
@@ -41,8 +42,19 @@ UPDATE workers
  WHERE worker_id = :worker_id
 """
 
+TIMED_OUT = """
+SELECT c.workload_id
+  FROM claims c
+  JOIN deadlines d ON d.workload_id = c.workload_id
+ WHERE c.worker_id = :worker_id
+   AND c.ended_at_ms IS NULL
+   AND d.at_ms <= :now_ms
+ ORDER BY c.fencing_token
+"""
+
 CLAIM = """
-SELECT c.fencing_token, c.workload_id, c.worker_id, c.ended_at_ms, c.end_kind, w.expires_at_ms
+SELECT c.fencing_token, c.workload_id, c.worker_id, c.ended_at_ms, c.end_kind, c.end_sha256,
+       w.expires_at_ms
   FROM claims c
   JOIN workloads w ON w.workload_id = c.workload_id
  WHERE c.fencing_token = :fencing_token
@@ -87,6 +99,7 @@ def reconcile(tx: Tx, ask: Ask[Reconciliation], now: Now) -> Reconciled:
     _require_once(ask.body)
     if row["authority_unsettled"]:
         authority.settle(tx, now, row["worker_id"])
+    _time_out(tx, now, row["worker_id"])
     verdicts = _deliver(tx, ask, now)
     _let_lapse(tx, now, row["worker_id"])
     _come_back(tx, ask, now, row)
@@ -168,7 +181,9 @@ def _judge(tx: Tx, ask: Ask[Reconciliation], now: Now, attempt_id: str, verdicts
     claim = tx.row(CLAIM, {"fencing_token": token, "worker_id": ask.id})
     if claim is not None and _lives(claim, now):
         return
-    end_kind = None if claim is None else claim["end_kind"]
+    # An end without a body is the daemon's, whatever it is called.
+    by_worker = claim is not None and claim["end_sha256"] is not None
+    end_kind = claim["end_kind"] if claim is not None and by_worker else None
     completed = attempt_id in ask.body.completed_attempts
     recorded = (
         end_kind == "completed"
@@ -239,6 +254,12 @@ def _screened(told: AttemptResult) -> Result | Failure:
     result = told.result or Result()
     logs = tuple(fence.cut(secrets.redacted(line)) for line in result.logs)
     return replace(result, logs=logs)
+
+
+def _time_out(tx: Tx, now: Now, worker_id: str) -> None:
+    """End claims whose timeout has passed, so that what comes of them is late, and kept."""
+    for claim in tx.rows(TIMED_OUT, {"worker_id": worker_id, "now_ms": now.lease_ms}):
+        overdue.end_passed(tx, now, claim["workload_id"])
 
 
 def _let_lapse(tx: Tx, now: Now, worker_id: str) -> None:

@@ -1,8 +1,10 @@
 """Stories of work that takes too long: to be taken, to be started, to run, to be done at all."""
 
 import pytest
+from msgspec import convert
 
-from feltd.mesh import cancel, due, overdue, requeue, vitals
+from feltd.mesh import cancel, due, overdue, reconcile, requeue, vitals
+from feltd.model.worker import Reconciliation
 from feltd.model.workload import Cancel, Requeue
 from tests.mesh.deadlines.stories import bounded, deadline, newest_claim, round_of, standing
 from tests.mesh.world import Mesh
@@ -324,3 +326,63 @@ def test_work_without_timeouts_pays_for_none(mesh: Mesh) -> None:
 def test_the_keeper_is_told_the_instant(mesh: Mesh) -> None:
     bounded(mesh, queue_ms=1_000)
     assert ("deadline", str(mesh.now.lease_ms + 1_000)) in mesh.signals
+
+
+def test_a_claim_past_its_timeout_is_not_given_again(mesh: Mesh) -> None:
+    worker = mesh.worker()
+    job = bounded(mesh, start_ms=1_000)
+    mesh.pull(worker, request_id="r")
+    mesh.later(1_000)
+    assert mesh.pull(worker, request_id="r").claims == []
+    assert mesh.refused(lambda: mesh.claims(job, by=worker)) == "WORKLOAD_NOT_READY"
+
+
+def test_reconciliation_ends_what_has_timed_out_before_it_answers(mesh: Mesh) -> None:
+    worker = mesh.worker(capacity={"concurrency": 2})
+    over = mesh.claims(bounded(mesh, execution_ms=1_000), by=worker, start=True)
+    kept = mesh.claims(mesh.workload(), by=worker, start=True)
+    mesh.later(1_000)
+    body = Reconciliation(
+        worker_id=worker,
+        worker_version="1",
+        capability_version=1,
+        known_claims=(over.claim_id, kept.claim_id),
+    )
+    answer = mesh.ask(reconcile.reconcile, body, worker)
+    assert [claim.claim_id for claim in answer.authoritative_claims] == [kept.claim_id]
+    assert answer.fenced_claims == [over.claim_id]
+    assert standing(mesh, over.workload_id) == ("READY", "timeout")
+
+
+@pytest.mark.parametrize("outcome", ["completed", "failed"])
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_result_that_comes_after_the_timeout_is_kept_as_evidence(
+    mesh: Mesh, outcome: str, swept: bool
+) -> None:
+    worker = mesh.worker(capacity={"concurrency": 2})
+    sent = mesh.claims(bounded(mesh, execution_ms=1_000), by=worker, start=True)
+    lost = mesh.claims(bounded(mesh, execution_ms=1_000), by=worker, start=True)
+    mesh.later(1_000)
+    if swept:
+        round_of(mesh)
+    told = {"failure": {"kind": "timeout", "message": "slow"}} if outcome == "failed" else {}
+    result = {
+        "attempt_id": sent.attempt_id,
+        "claim_id": sent.claim_id,
+        "fencing_token": sent.fencing_token,
+        "outcome": outcome,
+        **told,
+    }
+    body = {
+        "worker_id": worker,
+        "worker_version": "1",
+        "capability_version": 1,
+        "results": [result],
+        f"{outcome}_attempts": [lost.attempt_id],
+    }
+    answer = mesh.ask(reconcile.reconcile, convert(body, Reconciliation), worker)
+    assert answer.accepted_results == []
+    assert answer.late_results == sorted([sent.attempt_id, lost.attempt_id])
+    assert answer.authoritative_claims == []
+    assert standing(mesh, sent.workload_id) == ("READY", "timeout")
+    assert mesh.row("SELECT outcome FROM late_results")["outcome"] == outcome

@@ -6,8 +6,10 @@ from feltd.identity.principals import LOCAL
 from feltd.mesh import holds, pools
 from feltd.model.base import Caller
 from feltd.model.hold import NewHold
+from feltd.model.policy import Placement
 from feltd.model.pool import NewPool
 from feltd.model.worker import Quarantining
+from feltd.model.workload import Creation, NewWorkload
 from tests.sim.calls import Call
 from tests.sim.clients import make, send
 from tests.sim.faults import NONE
@@ -43,6 +45,26 @@ def pool(world: World, place: Place) -> None:
     about = "" if verb == "create_pool" else pool_id
     asked = pools.OfTenant(tenant_id=place.tenant_id, body=body)
     _send(world, make(world, verb, caller, asked, about))
+
+
+def crowd(world: World, place: Place) -> None:
+    """More work for one pool than it takes at once."""
+    standing = {row["pool_id"] for row in world.rows(SOME_POOL, tenant_id=place.tenant_id)}
+    pool_id = POOLS[0]
+    asked = pools.OfTenant(
+        place.tenant_id, NewPool(pool_id=pool_id, name="crowded", max_concurrency=1)
+    )
+    verb, about = ("replace_pool", pool_id) if pool_id in standing else ("create_pool", "")
+    _send(world, make(world, verb, place.operator, asked, about))
+    for _ in range(2):
+        body = NewWorkload(
+            definition_id="extract",
+            idempotency_key=f"job-{len(place.asked) + 1}",
+            placement=Placement(pool_id=pool_id),
+        )
+        call = send(world, make(world, "create", place.submitter, Creation(body=body)))
+        if call.ok:
+            place.asked.setdefault(body.idempotency_key, body)
 
 
 def _members(world: World, place: Place, pool_id: str) -> NewPool:
@@ -130,4 +152,4 @@ def _send(world: World, call: Call) -> None:
 
 
 #: What they do, and how often.
-ACTS: tuple[tuple[Act, int], ...] = ((pool, 4), (hold, 3), (confine, 2))
+ACTS: tuple[tuple[Act, int], ...] = ((pool, 4), (crowd, 2), (hold, 3), (confine, 2))

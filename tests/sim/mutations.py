@@ -152,7 +152,7 @@ def claim_beyond_capacity() -> Patches:
     """A full worker gets more; that it is full is not noticed before, either."""
     return [
         without(taking, "ISSUE", r"   AND \(SELECT count\(\*\)\n(?:.*\n){3}"),
-        _standing_without("full"),
+        standing_without("full"),
         patch.object(claims, "_take", _greedy(claims._take)),
     ]
 
@@ -161,7 +161,7 @@ def claim_while_drained() -> Patches:
     """A drain is written down and forgotten."""
     return [
         without(taking, "ISSUE", r"   AND k\.drain_at_ms IS NULL\n"),
-        _standing_without("draining"),
+        standing_without("draining"),
         patch.object(drain, "settle", lambda *_: None),
     ]
 
@@ -322,7 +322,7 @@ def what_failed_before_is_not_seen() -> Patches:
     return [patch.object(parents, "look", lambda *of: look(*of[:-1], "all_finished"))]
 
 
-def _standing_without(rule: str) -> Any:
+def standing_without(rule: str) -> Any:
     """Nothing asks for this rule before it takes work."""
     found = placement.standing
 

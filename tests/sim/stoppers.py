@@ -115,7 +115,7 @@ def confine(world: World, place: Place) -> None:
     """Quarantine a worker, or free one."""
     rng = world.rng
     worker_id = some_worker(world, place)
-    if rng.random() < 0.5:
+    if rng.random() < 0.35:
         confined = world.rows(CONFINED)
         if confined and rng.random() < 0.8:
             worker_id = rng.choice(confined)["worker_id"]
@@ -123,7 +123,7 @@ def confine(world: World, place: Place) -> None:
         return
     until_at_ms = world.now.wall_ms + rng.choice((0, 1_000, 60_000))
     body = Quarantining(
-        reason="its disk fails", until_at_ms=until_at_ms if rng.random() < 0.4 else None
+        reason="its disk fails", until_at_ms=until_at_ms if rng.random() < 0.3 else None
     )
     _send(world, make(world, "quarantine", place.operator, body, worker_id))
 
@@ -152,4 +152,4 @@ def _send(world: World, call: Call) -> None:
 
 
 #: What they do, and how often.
-ACTS: tuple[tuple[Act, int], ...] = ((pool, 4), (crowd, 2), (hold, 3), (confine, 2))
+ACTS: tuple[tuple[Act, int], ...] = ((pool, 4), (crowd, 2), (hold, 3), (confine, 4))

@@ -10,8 +10,14 @@ import hashlib
 from msgspec.json import encode
 
 from feltd.clock import Now
-from feltd.identity.audit import append, ledger
+from feltd.identity.audit import act, append, ledger
+from feltd.store import dialect
 from feltd.store.tx import Row, Tx
+
+#: More than happened since any backup that somebody puts back; 2^53 has room for two million.
+SKIPPED = 2**32
+#: The act that says so: events go on behind the number it names.
+SKIP = "skip_events"
 
 TELL = """
 INSERT INTO events (at_ms, kind, tenant_id, application_id, workload_id, worker_id, fencing_token,
@@ -75,6 +81,17 @@ def tell(
             "actor": actor,
         },
     )
+
+
+def skip(tx: Tx, now: Now) -> None:
+    """Leave out the numbers that a file now gone may have given out; the audit names the last one.
+
+    For the start from an earlier file: whoever read of the other history stands at a number that
+    no event of this one ever has, and is told so.
+    """
+    last = dialect.sequence(tx, "events") + SKIPPED
+    dialect.raise_sequence(tx, "events", last)
+    act(tx, now, "service:feltd", SKIP, str(last))
 
 
 def seal(tx: Tx, now: Now) -> None:

@@ -25,7 +25,10 @@ SELECT l.sealed_seq AS head,
        coalesce((SELECT e.seq
                    FROM events e
                   ORDER BY e.seq
-                  LIMIT 1), l.sealed_seq + 1) AS oldest
+                  LIMIT 1), l.sealed_seq + 1) AS oldest,
+       EXISTS (SELECT 1
+                 FROM events e
+                WHERE e.seq = :after) AS known
   FROM ledger l
  WHERE l.id = 1
 """
@@ -71,10 +74,10 @@ def page(tx: Tx, cmd: Following, now: Now) -> Events:
     `cmd.after` None begins at the oldest event that is kept; 0 demands the very first. Fewer than
     `limit` items are all there are up to `head`, so a reader may go on behind `head`. Tenants
     ("*",) also show what belongs to no tenant. Refuses EVENTS_COMPACTED, with `oldest` and `head`,
-    where the event behind `after` is not kept any more, or `after` is past the end: then it is a
-    number of another file, or of this one before it was put back.
+    where the event behind `after` is not kept any more, or `after` is no event of this file: then
+    it was given out by another, or by this one before an earlier state was put back.
     """
-    bounds = tx.row(BOUNDS)
+    bounds = tx.row(BOUNDS, {"after": cmd.after})
     if bounds is None:
         raise Refused("STORAGE_UNAVAILABLE", "the ledger row is missing")
     head, oldest = bounds["head"], bounds["oldest"]
@@ -86,10 +89,10 @@ def page(tx: Tx, cmd: Following, now: Now) -> Events:
             oldest=oldest,
             head=head,
         )
-    if after > head:
+    if after >= oldest and not bounds["known"]:
         raise Refused(
             "EVENTS_COMPACTED",
-            f"the feed ends at {head}: {after} was not given out by this database as it stands",
+            f"{after} is no event of this database as it stands: the feed ends at {head}",
             oldest=oldest,
             head=head,
         )

@@ -130,8 +130,11 @@ def restore(tx: Tx, now: Now) -> Restored:
     """End what a file that was rolled back believes to be held; for the start, before any call.
 
     Every live claim ends `restored`, spending nothing. Workers that were present go through
-    OFFLINE to RECOVERING, those under a drain stay OFFLINE. Repeating finds nothing more.
+    OFFLINE to RECOVERING, those under a drain stay OFFLINE. What happens from here on is
+    numbered apart from what the other file told. Repeating finds nothing more to end.
     """
+    events.skip(tx, now)
+    events.tell(tx, now, "restore")
     ended: list[str] = []
     for row in tx.rows(HOLDERS):
         ended += attempts.end_claims_of(tx, now, row["worker_id"], "restored")

@@ -136,6 +136,22 @@ def test_a_reader_past_the_end_learns_that_the_file_was_put_back(mesh: Mesh) -> 
     assert why.facts["head"] == 1
 
 
+def test_numbers_of_a_history_that_was_put_back_never_come_again(mesh: Mesh) -> None:
+    """A reader of the other history is told so, also long after new events passed its number."""
+    happen(mesh, "acme", "acme")
+
+    mesh.run(lambda tx, _, now: vitals.restore(tx, now))
+    happen(mesh, "acme")
+
+    (new,) = read(mesh, "acme", after=2)
+    assert new.seq > 2**32
+    assert [one.kind for one in read(mesh, "*", after=2)] == ["restore", "credit"]
+    assert refused(lambda: read(mesh, "acme", after=3)).code == "EVENTS_COMPACTED"
+    assert read(mesh, "acme", after=new.seq) == []
+    _link, wrong = promises.walk(Tx(mesh.conn))
+    assert wrong == []
+
+
 def test_a_commit_wakes_the_readers_of_its_tenants_once(mesh: Mesh) -> None:
     happen(mesh, "acme", "bolt", "acme")
 

@@ -1,5 +1,6 @@
 """GET /v1/events as page, long poll and stream, at a real daemon, by real keys."""
 
+import shutil
 import sqlite3
 import threading
 import time
@@ -366,3 +367,29 @@ def test_listening_is_not_counted_as_time_to_an_answer(daemons: Daemons) -> None
 
     assert 'feltd_requests_total{operation="list_events",status="200"} 1.0' in told
     assert 'feltd_requests_total{operation="list_events_stream",status="200"} 1.0' in told
+
+
+def test_a_reader_of_a_file_that_was_put_back_is_told(daemons: Daemons, tmp_path: Path) -> None:
+    daemon = daemons().start()
+    crew, mine = people(daemon), reader(daemon, "t")
+    create(daemon, crew, "kept")
+    daemon.stop()
+    backup = tmp_path / "backup.db"
+    shutil.copy(daemon.data, backup)
+    daemon.start()
+    for number in range(3):
+        create(daemon, crew, f"lost-{number}")
+    known = events(daemon, mine.key)["head"]
+    daemon.stop()
+    shutil.copy(backup, daemon.data)
+    daemon.start()
+    for number in range(9):
+        create(daemon, crew, f"new-{number}")
+
+    answer = daemon.call("GET", f"/v1/events?after={known}", key=mine.key)
+
+    assert (answer.status, answer.body["code"]) == (410, "EVENTS_COMPACTED")
+    # Whoever stands where the backup ends misses nothing.
+    assert len(events(daemon, mine.key, "?after=1")["items"]) == 9
+    daemon.stop()
+    assert daemon.check().returncode == 0

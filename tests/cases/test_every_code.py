@@ -172,6 +172,8 @@ def workloads(scene: Scene) -> None:
     job = scene.work("one")
     scene.creates("WORKLOAD_IDEMPOTENCY_CONFLICT", idempotency_key="one", input="another")
     scene.creates("WORKLOAD_SECRET_IN_TEXT", labels={"note": "password=hunter2hunter2"})
+    scene.creates("WORKLOAD_DEPENDENCY_INVALID", dependencies=["workload_0"])
+    scene.call("GROUP_NOT_FOUND", "GET", "/v1/groups/made-up", X_Feltd_Tenant="t")
     scene.call("WORKLOAD_NOT_FOUND", "GET", "/v1/workloads/workload_0")
     scene.call("WORKLOAD_TRANSITION_DENIED", "POST", f"/v1/workloads/{job}/requeue", {})
     later = scene.work("later", not_before_at_ms=2**52)

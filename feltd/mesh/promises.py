@@ -58,6 +58,18 @@ SELECT 'granted beyond declared or grant', k.worker_id, j.value
                          WHERE a.value = 'worker:capability:' || j.value))
 """
 
+POOLS_LIST_THEIR_OWN = """
+SELECT 'pool lists a stranger' AS what, p.tenant_id, p.pool_id AS id, j.value AS worker_id
+  FROM pools p
+  JOIN json_each(p.worker_ids) j
+  LEFT JOIN workers k ON k.worker_id = j.value
+ WHERE p.deleted_at_ms IS NULL
+   AND (k.worker_id IS NULL
+        OR k.removed_at_ms IS NOT NULL
+        OR k.tenant_id <> p.tenant_id
+        OR k.application_id <> ifnull(p.application_id, k.application_id))
+"""
+
 # The schema tests how such a column begins and ends; what lies between only a reader sees.
 STORED_JSON_READS = """
 SELECT 'workload' AS what, w.workload_id AS id
@@ -145,6 +157,7 @@ PROMISES = sorted(
         *POLICIES,
         *WAITS,
         Promise("I12", "asked within granted, granted within declared and grant", WITHIN_AUTHORITY),
+        Promise("POOLS", "a pool lists workers of its own alone", POOLS_LIST_THEIR_OWN),
         Promise("JSON", "what is stored as JSON can be read", STORED_JSON_READS),
     ),
     key=_in_order,

@@ -175,6 +175,38 @@ def test_what_a_worker_was_found_to_fit_ends_with_a_change_it_could_not_see(mesh
     assert taken(mesh, edge) == [job]
 
 
+def test_the_last_attempt_of_a_dead_worker_frees_its_place_in_the_pool(mesh: Mesh) -> None:
+    """BC-041: it is a dead letter, and the next one of the pool runs."""
+    dead, alive = mesh.worker("dead"), mesh.worker("alive")
+    make(mesh, max_concurrency=1)
+    job = pooled(mesh, retry_policy={"max_attempts": 1})
+    mesh.claims(job, by=dead, lease_ms=1_000, start=True)
+    waiting = pooled(mesh)
+    assert why(mesh, alive) == "POOL_FULL"
+
+    mesh.later(1_000)
+    mesh.sweep()
+    assert mesh.state(job) == "DEAD_LETTERED"
+    assert taken(mesh, alive) == [waiting]
+
+
+def test_work_that_is_tried_again_comes_first_and_still_asks_for_its_pool(mesh: Mesh) -> None:
+    """BC-049: what it asks for is unchanged by its recovery."""
+    member = mesh.worker("member", labels={"zone": "a"}, capacity={"concurrency": 3})
+    outsider = mesh.worker("outsider", capacity={"concurrency": 3})
+    make(mesh, required_labels={"zone": "a"})
+    job = pooled(mesh, priority=9)
+    held = mesh.claims(job, by=member, start=True)
+    mesh.say("fail", held)
+    others = [pooled(mesh) for _ in range(3)]
+    mesh.later(2_000)
+    mesh.promote()
+
+    assert why(mesh, outsider) == "NO_MATCH"
+    assert taken(mesh, member) == [job]
+    assert taken(mesh, member) == [others[0]]
+
+
 # -- holds
 
 

@@ -48,6 +48,23 @@ def test_a_claim_that_passed_a_quarantine_shows(mesh: Mesh) -> None:
     assert broken(mesh) == ["HOLDS"]
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "UPDATE pools SET tenant_id = 'other'",
+        "UPDATE pools SET application_id = 'mail'",
+        "UPDATE workers SET removed_at_ms = 1",
+        """UPDATE pools SET worker_ids = '["worker_made_up"]'""",
+    ],
+)
+def test_a_pool_that_lists_a_stranger_shows(mesh: Mesh, wrong: str) -> None:
+    make(mesh, application_id="docs", worker_ids=[mesh.worker()])
+    assert broken(mesh) == []
+
+    mesh.hand(wrong)
+    assert "POOLS" in broken(mesh)
+
+
 def test_one_that_is_over_begins_anew(mesh: Mesh) -> None:
     """What was claimed between two of them passed neither."""
     edge = mesh.worker(capacity={"concurrency": 2})

@@ -24,7 +24,7 @@ from feltd.store.tx import Row, Tx
 WRITE = "pools:write"
 
 #: Pools of a tenant. A change of one has the writer read all of them again, each with up to 256
-#: ids: so many take it some 10 ms.
+#: ids: so many take it some 25 ms, half of what one operation may take.
 POOLS_MAX = 256
 
 BY_ID = """

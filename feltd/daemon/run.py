@@ -319,9 +319,6 @@ class Daemon:
             if topic == "rate":
                 self.keeper.expect("open_rates", int(key))
                 continue
-            if topic == "opening":
-                self.keeper.expect("open_lanes", 0)
-                continue
             if topic == "deadline":
                 self.keeper.expect("end_timeouts", int(key))
                 continue

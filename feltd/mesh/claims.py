@@ -88,8 +88,9 @@ SELECT c.fencing_token
 
 #: An answer up to so many bytes has room for one claim more.
 ANSWER_ROOM_BYTES = holding.ANSWER_BYTES_MAX - holding.CLAIM_BYTES_MAX
-#: Heads in vain that one pull closes behind gates without room; it is woken to go on with the rest.
-VAIN_MAX = 256
+#: Heads one pull meets in vain, each of which closes a slice of lanes: some 30 ms at most. It is
+#: woken to go on with the rest.
+VAIN_MAX = 64
 #: Claims of one pull once it has to look through all heads for each.
 CHOOSY_MAX = 16
 
@@ -101,6 +102,7 @@ REASONS: Mapping[str, Reason] = {
     "full": Reason("WORKER_FULL", "the worker holds as many claims as its concurrency"),
     "unhealthy": Reason("WORKER_UNHEALTHY", "the worker does not report HEALTHY"),
 }
+NOT_THROUGH = Reason("KEY_FULL", "many keys at their limit stand before what may fit: ask again")
 ANSWERED = Reason("REQUEST_REPEATED", "the claims of this request_id have ended: ask anew")
 #: What placement.unfit compares of a worker.
 OFFER = ("granted_capabilities", "workload_kinds", "resource_profile", "labels")
@@ -162,7 +164,8 @@ def _pull(tx: Tx, ask: Ask[Pull], now: Now, row: Row) -> tuple[Pulled, int | Non
         return _pulled(row, claims, row["active"] + len(claims), [], now), None
     again_at_ms = look.waits.again_at_ms
     again_ms = None if again_at_ms is None else again_at_ms - now.lease_ms
-    return _pulled(row, [], row["active"], idle.reasons(tx, fit), now), again_ms
+    reasons = [NOT_THROUGH] if look.vain == VAIN_MAX else idle.reasons(tx, fit)
+    return _pulled(row, [], row["active"], reasons, now), again_ms
 
 
 def claim(tx: Tx, ask: Ask[ClaimById], now: Now) -> tuple[Claim, bool]:
@@ -297,6 +300,8 @@ class _Look:
         self.waits = affinity.Waits(tx, now, row)
         #: Demands of which nothing more is tried.
         self.passed: set[int] = set()
+        #: Heads that could not be taken.
+        self.vain = 0
 
     @property
     def choosy(self) -> bool:
@@ -323,10 +328,9 @@ class _Look:
 def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, look: _Look) -> list[Claim]:
     """Claim the best heads one after another until there are enough, or none may be taken."""
     taken: list[Claim] = []
-    answer_bytes = vain = 0
-    refused = ""
+    answer_bytes, refused = 0, ""
     free = min(ask.body.max, row["concurrency"] - row["active"])
-    while len(taken) < free and answer_bytes <= ANSWER_ROOM_BYTES and vain < VAIN_MAX:
+    while len(taken) < free and answer_bytes <= ANSWER_ROOM_BYTES and look.vain < VAIN_MAX:
         head = None if look.choosy and len(taken) >= CHOOSY_MAX else look.head(tx)
         if head is None:
             break
@@ -335,7 +339,7 @@ def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, look: _Look) -> list[Claim
             taken.append(held)
             answer_bytes += holding.claim_bytes(held)
             continue
-        vain += 1
+        look.vain += 1
         if gates.shut(tx, now, head["workload_id"]):
             continue
         # A head that cannot be taken is out of date: found again, it is another. The same one
@@ -344,7 +348,7 @@ def _take(tx: Tx, ask: Ask[Pull], now: Now, row: Row, look: _Look) -> list[Claim
         if head["workload_id"] == refused:
             look.passed.add(head["demand_id"])
         refused = head["workload_id"]
-    if vain == VAIN_MAX:
+    if look.vain == VAIN_MAX:
         tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")
     return taken
 

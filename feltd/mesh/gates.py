@@ -119,7 +119,8 @@ def full(tx: Tx, now: Now, workload_id: str) -> list[str]:
 def shut(tx: Tx, now: Now, workload_id: str) -> bool:
     """Close the lane or demand of a head that a gate without room keeps back; whether one does.
 
-    For who met such a head: it was left open when its gate became full.
+    For who met such a head: it was left open when its gate became full. A slice of the others that
+    were left open with it is closed too.
     """
     row = _gates(tx, now, workload_id)
     if row is None or not any(row[rule] for rule in RULES):
@@ -127,11 +128,14 @@ def shut(tx: Tx, now: Now, workload_id: str) -> bool:
     lane = {"lane_id": row["lane_id"]}
     if row["pool_full"]:
         tx.change(lanes.SHUT_POOL, {"demand_id": row["demand_id"]})
+        lanes.close_pool(tx, row["tenant_id"], row["pool_id"])
     if row["key_full"]:
         tx.change(lanes.CONCURRENCY.shut, lane)
+        lanes.close(tx, lanes.CONCURRENCY, row["concurrency_key"])
     if row["rate_full"]:
         rates.wait(tx, now, row["rate_key"])
         tx.change(lanes.RATE.shut, lane)
+        lanes.close(tx, lanes.RATE, row["rate_key"])
     demands.withdraw(tx, row["lane_id"], row["demand_id"])
     return True
 
@@ -167,10 +171,8 @@ def _gates(tx: Tx, now: Now, workload_id: str) -> Row | None:
 
 
 def _open_pool(tx: Tx, tenant_id: str, pool_id: str, limit: int) -> int:
-    """Open up to `limit` demands; with more to open the keeper is told."""
+    """Open up to `limit` demands; with more to open the keeper goes on."""
     opened = lanes.open_pool(tx, tenant_id, pool_id, limit)
     more = opened == limit
     tx.change(GO_ON, {"tenant_id": tenant_id, "pool_id": pool_id, "opening": int(more)})
-    if more:
-        tx.tell("opening", "")
     return opened

@@ -144,12 +144,10 @@ def prune(tx: Tx, limit: int, now: Now) -> int:
 
 
 def _open(tx: Tx, key_seq: int, owner: Mapping[str, str], limit: int) -> int:
-    """Open up to `limit` lanes and wake who waits; with more to open the keeper is told."""
+    """Open up to `limit` lanes and wake who waits; with more to open the keeper goes on."""
     opened = lanes.open_up(tx, lanes.CONCURRENCY, key_seq, limit)
     more = opened == limit
     tx.change(GO_ON, {"key_seq": key_seq, "opening": int(more)})
     if opened:
         tx.tell("ready", f"{owner['tenant_id']}/{owner['application_id']}")
-    if more:
-        tx.tell("opening", "")
     return opened

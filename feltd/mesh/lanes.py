@@ -2,8 +2,9 @@
 
 A closed lane's work is no head of its demand, so that a pull never meets what it may not take. Who
 closes or opens does a slice of LANES_AT_ONCE in his own transaction, work that is due first. What
-is left open too long costs a pull one vain look, and that closes it; what is left closed the
-keeper opens (see gates.py). The limits themselves are kept by the statement that issues claims.
+is left open costs a pull one vain look, which closes a slice more; what is left closed the keeper
+opens within a tick, where there still is room (see gates.py). The limits themselves are kept by
+the statement that issues claims.
 """
 
 from typing import NamedTuple
@@ -11,7 +12,8 @@ from typing import NamedTuple
 from feltd.clock import Now
 from feltd.store.tx import Row, Tx
 
-#: Lanes one claim or its end closes or opens; a key in more of them moves on with the keeper.
+#: Lanes one claim or its end closes or opens, some 0.5 ms: a key may stand in thousands, and where
+#: it is full again at once there is no use in opening all of them.
 LANES_AT_ONCE = 64
 #: Where in tx.memo stands which lane was looked at last.
 PRUNED = "lanes.pruned"

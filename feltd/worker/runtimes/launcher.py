@@ -1,4 +1,4 @@
-"""Starts one program, keeps it within its bounds, and ends all of it. Run as a script: `-I -S`.
+"""Starts one program, keeps it within its bounds, and ends all of it: a process of its own.
 
 It stands between a worker and a program for as long as the program runs, so that the end of the
 worker, however sudden, is the end of every process the program has started. It is the standard
@@ -6,7 +6,6 @@ library alone, and little of it, since it starts with every program. It speaks t
 in argv, two pipes, an exit.
 """
 
-import contextlib
 import ctypes
 import os
 import resource
@@ -30,6 +29,21 @@ GONE_S_MAX = 5.0
 WAIT_S_MAX = 3_600.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TICK_MS = 1_000 / os.sysconf("SC_CLK_TCK")
+#: Elsewhere a process group is all that is known of a program, and all that is ended.
+LISTED = os.path.isdir("/proc/self/task")
+
+
+class _Quiet:
+    """contextlib.suppress, which would load as much as all the rest of this file."""
+
+    def __init__(self, *kinds: type[BaseException]) -> None:
+        self.kinds = kinds
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, self.kinds)
 
 
 def main() -> None:
@@ -220,10 +234,13 @@ class Program:
                 self._kill(MEMORY)
 
     def _term(self) -> None:
-        """Ask every process of the program to end; what is left after `term_s` is killed."""
+        """Ask every process of the program to end; what is left after term_ms is killed."""
         self.end = TOLD
         if self.kill_at is None:
             self.kill_at = time.monotonic() + self.term_ms / 1_000
+        if not LISTED and self.main:
+            with _Quiet(ProcessLookupError, PermissionError):
+                os.killpg(self.main, signal.SIGTERM)
         # A sandbox's own two processes would not pass it on; the first one's end kills all.
         spared = {self.main, *children(self.main)} if self.sandbox else set()
         for pid in descendants(os.getpid()):
@@ -239,9 +256,9 @@ class Program:
         ends = time.monotonic() + GONE_S_MAX
         while True:
             family = descendants(os.getpid())
-            if family:
+            if family or not LISTED:
                 # The group at once: no fork of one of its members gets away.
-                with contextlib.suppress(ProcessLookupError, PermissionError):
+                with _Quiet(ProcessLookupError, PermissionError):
                     os.killpg(self.main, signal.SIGKILL)
             for pid in family:
                 _signal(pid, signal.SIGKILL)
@@ -263,7 +280,7 @@ class Program:
         self._kill_all()
 
     def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
+        with _Quiet(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
@@ -294,7 +311,7 @@ def children(pid: int) -> list[int]:
 def descendants(pid: int) -> list[int]:
     """Every process below one, parents first."""
     found, waiting = [], [pid]
-    while waiting:
+    while waiting and LISTED:
         below = children(waiting.pop(0))
         found += below
         waiting += below
@@ -353,12 +370,12 @@ def _limit(which: int, value: int) -> None:
 
 
 def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with _Quiet(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def _drain(fd: int) -> None:
-    with contextlib.suppress(BlockingIOError):
+    with _Quiet(BlockingIOError):
         os.read(fd, 4_096)
 
 
@@ -367,7 +384,7 @@ def _began(inside: int | None) -> bool:
     if inside is None:
         return True
     told = b""
-    with contextlib.suppress(BlockingIOError):
+    with _Quiet(BlockingIOError):
         while chunk := os.read(inside, 4_096):
             told += chunk
     return b"exit-code" in told
@@ -376,9 +393,5 @@ def _began(inside: int | None) -> bool:
 def _say(fd: int, words: dict[str, object]) -> None:
     """A line for each word and what it is, on the status pipe. The worker may be gone."""
     lines = "".join(f"{name} {value!s}\n" for name, value in words.items())
-    with contextlib.suppress(OSError):
+    with _Quiet(OSError):
         os.write(fd, lines.encode())
-
-
-if __name__ == "__main__":
-    main()

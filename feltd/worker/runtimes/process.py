@@ -37,6 +37,11 @@ KEPT_BACK = ("FELTD_KEY",)
 #: A program without the worker's environment finds programs here.
 PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin"
 PR_SET_DUMPABLE = 4
+#: Starts the launcher and nothing of feltd beside it; imported, it need not be compiled each time.
+BEGIN = (
+    f"import sys; sys.path.append({str(Path(launcher.__file__).parent)!r}); "
+    "import launcher; launcher.main()"
+)
 
 
 class ProcessRuntime:
@@ -64,7 +69,7 @@ class ProcessRuntime:
                     raise Unenforceable(member, value, str(hindered)) from hindered
 
     async def start(self, claim: Claim, policy: RuntimePolicy) -> Path:
-        """Make its folder, with the last attempt's checkpoint in it. Raises Unenforceable."""
+        """Make its folder; the path of the checkpoint in it. Raises Unenforceable."""
         # The first sandbox is tried out, which takes a moment.
         await asyncio.to_thread(self.require, policy)
         folder = Path(tempfile.mkdtemp(prefix="feltd-"))
@@ -120,7 +125,7 @@ class _Run:
             bounds = {"life": holding, "status": telling, **self._bounds()}
             words = [f"{name}={value}" for name, value in bounds.items() if value is not None]
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", launcher.__file__, *words, "--",
+                sys.executable, "-I", "-S", "-c", BEGIN, *words, "--",
                 *self._around(readable), "/bin/sh", "-c", command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

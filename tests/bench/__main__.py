@@ -1,5 +1,7 @@
 """`python -m tests.bench [--quick]`: what feltd costs on this machine, as ratios within one run.
 
+With `--depth` only what a pull costs in a crowd (see depth.py); ends 1 when that is too much.
+
 Client and daemon share the machine, the disk is the real one: compare lines of one run only. Each
 line also says what it is of the bare HTTP floor at the same number of clients.
 """
@@ -8,8 +10,9 @@ import argparse
 import asyncio
 import platform
 import sqlite3
+import sys
 
-from tests.bench import cycles
+from tests.bench import cycles, depth
 from tests.bench.cycles import Figure
 from tests.bench.machine import Daemon
 
@@ -77,7 +80,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="2 s a line instead of 10")
     parser.add_argument("--repeats", type=int, default=1, help="whole runs (default 1)")
+    parser.add_argument("--depth", action="store_true", help="only what a pull costs in a crowd")
     given = parser.parse_args()
+    if given.depth:
+        sys.exit(0 if asyncio.run(depth.run(4 if given.quick else depth.ROUNDS)) else 1)
     asyncio.run(run(2.0 if given.quick else 10.0, (1_000, 100_000), given.repeats))
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -75,29 +76,34 @@ class Floor:
 class Daemon:
     """`feltd serve` on a temporary file, with an admin, a submitter and workers of one tenant."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, prepare: Callable[[Path], None] | None = None) -> None:
+        #: Fills the database before it is served.
+        self._prepare = prepare
         self._folder = tempfile.TemporaryDirectory(prefix="feltd-bench-")
-        self._data = Path(self._folder.name) / "bench.db"
+        #: Its database.
+        self.data = Path(self._folder.name) / "bench.db"
         self._flags = flags
         self.port = 0
         self.waiting = 0
 
     async def __aenter__(self) -> "Daemon":
         run = [sys.executable, "-m", "feltd"]
-        key_file = self._data.with_name("admin.key")
+        key_file = self.data.with_name("admin.key")
         await asyncio.to_thread(
             subprocess.run,
-            [*run, "init", "--data", str(self._data), "--key-file", str(key_file)],
+            [*run, "init", "--data", str(self.data), "--key-file", str(key_file)],
             check=True,
             stdout=subprocess.DEVNULL,
         )
         self.admin = key_file.read_text().strip()
-        log = self._data.with_name("log").open("wb")
+        if self._prepare is not None:
+            self._prepare(self.data)
+        log = self.data.with_name("log").open("wb")
         self._process = await asyncio.create_subprocess_exec(
             *run,
             "serve",
             "--data",
-            str(self._data),
+            str(self.data),
             "--port",
             "0",
             "--max-in-flight",
@@ -120,13 +126,19 @@ class Daemon:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self.stop()
+        self._folder.cleanup()
+
+    async def stop(self) -> None:
+        """End the daemon; its file stays until the end of the block."""
+        if self._process.returncode is not None:
+            return
         self._process.send_signal(signal.SIGTERM)
         try:
             await asyncio.wait_for(self._process.wait(), 20)
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
-        self._folder.cleanup()
 
     def line(self, bearer: str) -> Line:
         """A connection with this bearer."""
@@ -163,7 +175,9 @@ class Daemon:
             },
         )
 
-    async def worker(self, name: str, concurrency: int) -> tuple[str, Line, dict[str, Any]]:
+    async def worker(
+        self, name: str, concurrency: int, **members: Any
+    ) -> tuple[str, Line, dict[str, Any]]:
         """Register a worker that was heard: its id, its connection, its row."""
         subject = f"host-{name}"
         grant = await self._grant(subject, ["worker:register", f"worker:capability:{CAPABILITY}"])
@@ -192,7 +206,8 @@ class Daemon:
                 "issue_key": True,
                 "takeover": True,
                 "heartbeat_interval_ms": 60_000,
-                "heartbeat_timeout_ms": 600_000,
+                "heartbeat_timeout_ms": 3_600_000,
+                **members,
             },
         )
         host.close()

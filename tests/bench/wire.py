@@ -30,6 +30,9 @@ class Line:
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
         """Send one request and give the decoded answer; `Answered` unless it is 2xx."""
+        if self._reader is not None and self._reader.at_eof():
+            self.close()  # idle for too long
+            self._reader = None
         if self._writer is None or self._reader is None:
             self._reader, self._writer = await asyncio.open_connection(
                 self._host, self._port, limit=8 * 1024 * 1024

@@ -11,7 +11,7 @@ from feltd.model.base import Caller
 from feltd.model.claim import Pull
 from feltd.model.worker import Worker
 from feltd.model.workload import Made, NewWorkload, Refusal, RetryPolicy, Tombstone
-from tests.sim import waits
+from tests.sim import gifts, waits
 from tests.sim.calls import FENCED, Call
 from tests.sim.history import History, Hold, Peer, Violation
 from tests.sim.standing import (
@@ -57,6 +57,7 @@ def after(history: History, call: Call) -> None:
 
 def refused(history: History, call: Call) -> None:
     """A refusal teaches nothing, but for a beat whose clock is wrong: it was heard."""
+    gifts.refused(history, call)
     if call.code == "WORKLOAD_IDEMPOTENCY_CONFLICT" and call.verb == "create":
         body = encode(call.cmd.body.body)
         if any(work.body == body for work in history.works.values()):
@@ -194,14 +195,34 @@ def _exchanged(history: History, call: Call) -> None:
     # Its claim part may have been left out or refused; then it has reasons that are codes.
     if not any(reason.code in TABLE for reason in call.answer.reasons):
         _pulled(history, call)
-    for claim in call.answer.assigned_claims:
-        shown(history, claim)
+    frame = call.cmd.body.body
+    running = () if frame.heartbeat is None else frame.heartbeat.running_claims
+    items = [item.claim_id for verb in FENCED for item in getattr(frame, verb)]
+    _assigned(history, call, {*running, *items})
     for claim_id in call.answer.fenced_claims:
         token = claim_id.removeprefix("claim_")
         hold = history.holds.get(int(token)) if token.isdigit() else None
         own = hold is not None and hold.worker_id == call.cmd.id
         if own and hold.ended is None and hold.high_ms > call.now.lease_ms:
             raise Violation(f"a live claim was called fenced: {hold}")
+
+
+def _beaten(history: History, call: Call) -> None:
+    beaten(history, call)
+    _assigned(history, call, set(call.cmd.body.running_claims))
+
+
+def _assigned(history: History, call: Call, named: set[str]) -> None:
+    told = call.answer.assigned_claims
+    for claim in told:
+        shown(history, claim)
+    tokens = [claim.fencing_token for claim in told]
+    gifts.told(history, call.cmd.id, tokens, named, call.now.lease_ms)
+
+
+def _gave(history: History, call: Call) -> None:
+    _claimed(history, call)
+    gifts.given(history, call)
 
 
 def _looked(history: History, call: Call) -> None:
@@ -222,7 +243,11 @@ LEARN: dict[str, Learn] = {
     "claim": _claimed,
     "exchange": _exchanged,
     "register": registered,
-    "heartbeat": beaten,
+    "heartbeat": _beaten,
+    "give": _gave,
+    "look_back": gifts.looked_back,
+    "validate": gifts.validated,
+    "fence": gifts.fenced,
     "reconcile": reconciled,
     "drain": drained,
     "remove": removed,

@@ -165,6 +165,7 @@ class Process:
         call = send(world, make(world, "heartbeat", self.own, body, self.worker_id))
         if call.ok:
             self.forget(_tokens(call.answer.fenced_claims))
+            self.hold(call.answer.assigned_claims)
         self.follow(world, call)
         return call
 

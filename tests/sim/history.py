@@ -131,6 +131,9 @@ class History:
     #: Groups by tenant and name.
     sealed: set[tuple[str, str]] = field(default_factory=set)
     stops: dict[str, Stop] = field(default_factory=dict)
+    #: Tokens given by people and not named by their workers; the highest token by resource.
+    assigned: set[int] = field(default_factory=set)
+    fences: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def live(self) -> Iterator[Hold]:
         """Claims that have not ended."""

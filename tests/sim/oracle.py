@@ -198,6 +198,9 @@ class Oracle:
         work = self.history.works.get(event["workload_id"])
         if work is None:
             raise Violation(f"{kind} of {event['workload_id']}, which was never made")
+        if kind == "fence":
+            self.reached["fence raised"] += 1
+            return
         if event["to_state"] is None:
             work.cancel = True
             return
@@ -242,7 +245,7 @@ class Oracle:
             (token <= self.newest_token, f"token {self.newest_token} was issued before"),
             (work.eligible_at_ms > now.lease_ms, f"it is eligible at {work.eligible_at_ms}"),
             (work.spent >= work.max_attempts, f"{work.spent} attempts are spent"),
-            (call.caller.worker_id != worker_id, "the caller is another worker"),
+            (call.caller.worker_id != worker_id and call.verb != "give", "the caller is another"),
             (peer.drained, "the worker is drained"),
             (peer.confined, "the worker is quarantined"),
             (history.stopped(work) is not None, f"{history.stopped(work)} holds it"),
@@ -257,6 +260,7 @@ class Oracle:
         for is_wrong, why in wrong:
             if is_wrong:
                 raise Violation(f"{work.workload_id} was claimed as {token}, although {why}")
+        self.reached["given"] += call.verb == "give"
         self.newest_token = work.token = token
         end_ms = event["expires_at_ms"]
         hold = Hold(token, work.workload_id, worker_id, peer.incarnation, end_ms, end_ms)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from feltd.config import Config
 from feltd.identity.principals import LOCAL
-from tests.sim import people, stoppers, workers
+from tests.sim import givers, people, stoppers, workers
 from tests.sim.clients import Process, make, some_fault
 from tests.sim.faults import NONE
 from tests.sim.history import Violation
@@ -105,7 +105,8 @@ def _storm(world: World, places: list[Place], steps: int) -> None:
     rng = world.rng
     # Most happens in one place; the others are there to be crossed into.
     here = rng.choice(places)
-    acts: list[tuple[Step, int]] = [*people.ACTS, *stoppers.ACTS, *workers.ACTS, *MACHINE]
+    acts: list[tuple[Step, int]] = [*people.ACTS, *stoppers.ACTS, *givers.ACTS]
+    acts += [*workers.ACTS, *MACHINE]
     weights = [weight * rng.choice(FEW if act in ALWAYS else LEANINGS) for act, weight in acts]
     world.config = Config(on_worker_lost=rng.choice(("end", "end", "lease")))
     for process in here.processes:
@@ -214,7 +215,9 @@ def _finish(world: World, place: Place) -> None:
         if not left:
             return
         _give_up_unfit(world, left)
-        next_ms = min(row["eligible_at_ms"] for row in left) - world.now.lease_ms
+        # What waits for other work is not eligible at any instant of its own.
+        eligible_ms = [row["eligible_at_ms"] for row in left if row["state"] == "READY"]
+        next_ms = min(eligible_ms, default=0) - world.now.lease_ms
         world.later(30_000)
         # What waits for a far instant of the wall clock is not waited for second by second.
         world.stopped(max(0, next_ms - 30_000))

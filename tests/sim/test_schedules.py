@@ -24,6 +24,7 @@ SOAK = "20000"
 BEYOND = {
     "EVENTS_COMPACTED": "nothing takes events away, and no reader is ahead of them",
     "INTERNAL": "a claim that cannot be ended breaks a promise first",
+    "QUOTA_EXCEEDED": "a schedule names two resources",
     "STORAGE_UNAVAILABLE": "a file without its ledger is refused at start",
 }
 
@@ -62,7 +63,8 @@ REASONS = (
     "ended key expired",
 )
 #: What the harness does to the daemon, and what it sees of it.
-DEEDS = ("crash", "lost", "full", "credit", "restored start", "repeated end")
+DEEDS = ("crash", "lost", "full", "credit", "restored start", "repeated end", "given")
+DEEDS += ("fence raised",)
 
 STATES = ("READY", "COMPLETED", "DEAD_LETTERED", "CANCELLED")
 

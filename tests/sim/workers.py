@@ -175,7 +175,7 @@ def exchange(world: World, place: Place) -> None:
         over = {one.claim_id for one in call.answer.outcomes if one.ok and one.op in ENDING}
         late = {one.claim_id for one in call.answer.outcomes if one.code == "WORKLOAD_STALE_FENCE"}
         process.forget([t for t in process.held if f"claim_{t}" in over | late])
-        process.hold(call.answer.claims)
+        process.hold([*call.answer.claims, *call.answer.assigned_claims])
     process.follow(world, call)
 
 

@@ -13,6 +13,8 @@ from feltd.store.tx import Row, Tx
 
 #: Kinds with due work that are looked at; as many as an application can have.
 KINDS_MAX = 2_000
+#: Kinds all of whose due work is kept back that are looked at, some 2 ms.
+KEPT_BACK_MAX = 500
 
 WAITING = """
 SELECT d.demand_id, 0 AS pool_full, 0 AS key_full
@@ -63,14 +65,11 @@ SAYS = {
 def reasons(tx: Tx, fit: matching.Fit) -> list[Reason]:
     """What waits and is not for this worker now, by what keeps it back; NO_WORK when nothing is.
 
-    `demands` counts kinds of work, up to KINDS_MAX. What fits is left for others.
+    `demands` counts kinds of work, up to the bounds here. What fits is left for others.
     """
-    bounds = {
-        "tenant_id": fit.tenant_id,
-        "application_id": fit.application_id,
-        "limit": KINDS_MAX,
-    }
-    waiting = tx.rows(WAITING, bounds) + tx.rows(KEPT_BACK, bounds)
+    owner = {"tenant_id": fit.tenant_id, "application_id": fit.application_id}
+    waiting = tx.rows(WAITING, {**owner, "limit": KINDS_MAX})
+    waiting += tx.rows(KEPT_BACK, {**owner, "limit": KEPT_BACK_MAX})
     counts = Counter(_kept_back_by(row, fit) for row in waiting)
     told = [_told(code, counts[code]) for code in SAYS if counts[code]]
     return told or [NO_WORK]

@@ -29,6 +29,4 @@ SELECT 'claimed by a quarantined worker', c.fencing_token, k.worker_id
    AND k.quarantined_until_at_ms IS NULL
 """
 
-HOLDS = (
-    Promise("HOLDS", "no claim passes a hold or a quarantine", NOTHING_HELD_IS_CLAIMED),
-)
+HOLDS = (Promise("HOLDS", "no claim passes a hold or a quarantine", NOTHING_HELD_IS_CLAIMED),)

@@ -82,13 +82,13 @@ async def _search(request: Request, plan: bulk.Plan, wanted: int) -> bulk.Found:
     for _ in range(SLICES_MAX):
         search = bulk.Search(
             plan,
-            wanted=wanted - len(ids),
+            wanted=wanted if plan.action == "requeue" else wanted - len(ids),
             count=REMAINING_MAX + len(ids) - counted,
             before=before,
         )
         ask = Ask(caller=request.caller, body=search)
         found: bulk.Found = await request.app.readers.read(bulk.find, ask)
-        ids += found.workload_ids
+        ids = bulk.kept(plan, ids, found.workload_ids, wanted)
         counted += found.count
         before = found.before
         if before is None or counted - len(ids) >= REMAINING_MAX:

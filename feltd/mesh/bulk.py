@@ -5,6 +5,7 @@ at each of those again where it commits, so what moved in between is left alone.
 no change is never touched, so repeating ends.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from heapq import merge
@@ -109,24 +110,37 @@ class _Work(NamedTuple):
 
 
 def find(tx: Tx, ask: Ask[Search], now: Now) -> Found:
-    """Look through READ_ROWS_MAX rows for those that need the change, newest first."""
+    """Look through READ_ROWS_MAX rows for those that need the change, newest first.
+
+    Of more than `wanted` the newest are named, for a requeue the oldest: what needs other work is
+    newer than it, so it is called off first and brought back last.
+    """
     search = ask.body
     plan = search.plan
     before = listing.begin(tx, plan.filter, search.before)
     ids: list[str] = []
+    oldest: deque[str] = deque(maxlen=search.wanted)
     count = 0
     for looked, row in enumerate(_rows(tx, ask.caller, plan, before)):
         if looked == listing.READ_ROWS_MAX or count == search.wanted + search.count:
-            return Found(ids, count, before)
+            return Found(ids or [*oldest], count, before)
         after_ms = plan.filter.created_after_ms
         if after_ms is not None and row["created_at_ms"] <= after_ms:
             break
         if _needs(plan, row) and listing.meets(ask.caller, plan.filter, row):
             count += 1
-            if len(ids) < search.wanted:
+            if plan.action == "requeue":
+                oldest.append(row["workload_id"])
+            elif len(ids) < search.wanted:
                 ids.append(row["workload_id"])
         before = row["seq"]
-    return Found(ids, count, None)
+    return Found(ids or [*oldest], count, None)
+
+
+def kept(plan: Plan, ids: list[str], more: list[str], wanted: int) -> list[str]:
+    """Which of two slices' ids a chunk is for: the newest, for a requeue the oldest."""
+    both = ids + more
+    return both[-wanted:] if plan.action == "requeue" else both[:wanted]
 
 
 def change(tx: Tx, ask: Ask[Chunk], now: Now) -> BulkAnswer:
@@ -147,7 +161,8 @@ def change(tx: Tx, ask: Ask[Chunk], now: Now) -> BulkAnswer:
     refusals: list[Refused] = []
     work = _Work(plan, actor, {}, set())
     left, text_chars = 0, 0
-    for place, workload_id in enumerate(ask.body.workload_ids[:CHUNK_ROWS]):
+    ids = ask.body.workload_ids[:CHUNK_ROWS]
+    for place, workload_id in enumerate(ids[::-1] if plan.action == "requeue" else ids):
         if text_chars > CHUNK_BYTES_MAX:
             left += len(ask.body.workload_ids) - place
             break
@@ -198,6 +213,7 @@ def _cancel(tx: Tx, now: Now, row: Row, work: _Work) -> bool:
 
 
 def _requeue(tx: Tx, now: Now, row: Row, work: _Work) -> bool:
+    requeue.require_parents_first(tx, row)
     asks = tuple(row[name] for name in ASKED)
     place = work.places.get(asks)
     priority = row["priority"] if work.plan.priority is None else work.plan.priority

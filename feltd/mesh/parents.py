@@ -122,6 +122,12 @@ def again(tx: Tx, tenant_id: str, application_id: str, named: tuple[str, ...]) -
     return Standing(_unfinished(tenant_id, _states(tx, tenant_id, application_id, named)))
 
 
+def dead(tx: Tx, tenant_id: str, application_id: str, named: tuple[str, ...]) -> str | None:
+    """The first of these that is a dead letter, or a group with one that has ended; else None."""
+    states = _states(tx, tenant_id, application_id, named)
+    return next((name for name in named if states.get(name) == "DEAD_LETTERED"), None)
+
+
 def register(tx: Tx, child_seq: int, standing: Standing) -> None:
     """Have a PENDING workload wait, and have those it waits for know that somebody does."""
     ids = [parent for parent in standing.waits if not parent.startswith(GROUP_PREFIX)]

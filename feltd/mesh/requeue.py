@@ -148,6 +148,23 @@ def bring_back(
     return demand_id, lane_id
 
 
+def require_parents_first(tx: Tx, row: Row) -> None:
+    """Refuse WORKLOAD_TRANSITION_DENIED for work that needs a dead letter completed.
+
+    For who requeues many: what needs another waits until that is brought back, too. Who requeues
+    one by its id knows what he does, and it runs.
+    """
+    if row["dependencies"] == "[]" or row["dependency_policy"] == "all_finished":
+        return
+    named = decode(row["dependencies"], type=tuple[str, ...])
+    name = parents.dead(tx, row["tenant_id"], row["application_id"], named)
+    if name is not None:
+        raise Refused(
+            "WORKLOAD_TRANSITION_DENIED",
+            f"its dependency {name} is DEAD_LETTERED: requeue that first, or this one by itself",
+        )
+
+
 def _standing(tx: Tx, row: Row) -> parents.Standing:
     named = decode(row["dependencies"], type=tuple[str, ...])
     if not named:

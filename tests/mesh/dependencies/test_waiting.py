@@ -5,6 +5,7 @@ import pytest
 from feltd.clock import Now
 from feltd.mesh import cancel, creation, evict, workloads
 from feltd.model.claim import Evict
+from feltd.model.editing import CHUNK_ROWS
 from feltd.model.policy import Timeouts
 from feltd.model.workload import Batch, Creation, Made, NewWorkload, Refusal
 from feltd.store.tx import Tx
@@ -21,6 +22,7 @@ from tests.mesh.dependencies.stories import (
     waiting,
 )
 from tests.mesh.workloads.stories import new, refusal, row, value
+from tests.mesh.workloads.test_bulk import chunk, until_done
 from tests.mesh.world import Mesh
 
 
@@ -398,3 +400,33 @@ def test_what_waits_is_shown_with_what_it_waits_for(mesh: Mesh) -> None:
     assert shown.state == "PENDING"
     assert shown.dependencies == (job,)
     assert shown.dependency_policy == "all_completed"
+
+
+def test_many_are_requeued_after_what_they_need(mesh: Mesh, edge: str) -> None:
+    """More children than a chunk holds, all newer than their parent."""
+    top = mesh.workload()
+    children = [after(mesh, top) for _ in range(CHUNK_ROWS + 20)]
+    last = after(mesh, children[0], children[-1])
+    dies(mesh, top, edge)
+    round_of(mesh)
+    assert states(mesh, *children, last) == ["DEAD_LETTERED"] * (len(children) + 1)
+
+    # Of these alone nothing can be brought back.
+    refused = mesh.refused(lambda: chunk(mesh, "requeue", failure_kind="dependency_failed"))
+    assert refused == "WORKLOAD_TRANSITION_DENIED"
+
+    assert until_done(mesh, "requeue") == [CHUNK_ROWS, 22]
+    assert states(mesh, top, last) == ["READY", "PENDING"]
+    assert set(states(mesh, *children)) == {"PENDING"}
+    done(mesh, top, edge)
+    round_of(mesh)
+    assert set(states(mesh, *children)) == {"READY"}
+
+
+def test_a_batch_names_so_many_dependencies_and_no_more(mesh: Mesh) -> None:
+    ids = tuple(mesh.workload() for _ in range(64))
+    items = tuple(new(f"many-{n}", dependencies=ids) for n in range(130))
+    made = mesh.ask(creation.create_batch, Batch(items)).items
+    refused = [one for one in made if isinstance(one, Refusal)]
+    assert len(refused) == 5
+    assert {one.code for one in refused} == {"WORKLOAD_INVALID"}

@@ -30,10 +30,10 @@ def searched(mesh: Mesh, plan: bulk.Plan, wanted: int, caller: Caller = Mesh.ope
     ids: list[str] = []
     count, before = 0, None
     while True:
-        left = wanted - len(ids)
+        left = wanted if plan.action == "requeue" else wanted - len(ids)
         search = bulk.Search(plan, left, REMAINING_MAX + len(ids) - count, before)
         found = mesh.ask(bulk.find, search, caller=caller)
-        ids += found.workload_ids
+        ids = bulk.kept(plan, ids, found.workload_ids, wanted)
         count, before = count + found.count, found.before
         if before is None or count - len(ids) >= REMAINING_MAX:
             return bulk.Found(ids, count, before)
@@ -266,7 +266,7 @@ def test_large_inputs_make_small_chunks(mesh: Mesh) -> None:
 
 
 def test_a_dead_letter_that_cannot_come_back_does_not_stop_the_others(mesh: Mesh) -> None:
-    stuck, free = mesh.workload(definition_id="stuck"), mesh.workload()
+    free, stuck = mesh.workload(), mesh.workload(definition_id="stuck")
     die(mesh, stuck, free)
     mesh.hand("DELETE FROM lanes")
     mesh.hand("DELETE FROM demands WHERE definition_id = 'stuck'")

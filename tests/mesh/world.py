@@ -150,6 +150,11 @@ class Mesh:
         self.conn.execute("COMMIT")
         self.signals = list(dict.fromkeys(tx.signals))
 
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """The signals of the last operation but for those of the feed, which each event gives."""
+        return [signal for signal in self.signals if signal[0] != "events"]
+
     # -- the domain --------------------------------------------------------------------------
 
     def worker(self, name: str = "edge", **members: Any) -> str:

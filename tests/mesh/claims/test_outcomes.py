@@ -389,7 +389,7 @@ def test_the_end_of_a_claim_tells_who_waits(mesh: Mesh) -> None:
     worker = mesh.worker()
     job = mesh.workload()
     mesh.say("release", mesh.claims(job, by=worker))
-    assert mesh.signals == [("ready", "acme/docs"), ("worker", worker)]
+    assert mesh.told == [("ready", "acme/docs"), ("worker", worker)]
 
     mesh.say("fail", mesh.claims(job, by=worker))
     told = mesh.signals
@@ -398,7 +398,7 @@ def test_the_end_of_a_claim_tells_who_waits(mesh: Mesh) -> None:
 
     mesh.later(ms=10_000)
     mesh.say("complete", mesh.claims(job, by=worker), start=True)
-    assert mesh.signals == [("workload", job), ("worker", worker)]
+    assert mesh.told == [("workload", job), ("worker", worker)]
 
 
 def test_the_last_claim_of_a_draining_worker_lets_it_go(mesh: Mesh) -> None:

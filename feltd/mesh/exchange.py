@@ -71,9 +71,7 @@ def look(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[claims.Post, Pulled, list[Cl
     return post, pulled, assigned.of_worker(tx, ask.id, now)
 
 
-def _exchange(
-    tx: Tx, ask: Ask[Exchanging], now: Now
-) -> tuple[ExchangeAnswer, int | None]:
+def _exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> tuple[ExchangeAnswer, int | None]:
     body = ask.body.body
     done: list[ItemOutcome] = []
     beat = _beat(tx, ask, now, done)

@@ -392,7 +392,7 @@ def test_the_end_of_a_claim_tells_who_waits(mesh: Mesh) -> None:
     assert mesh.told == [("ready", "acme/docs"), ("worker", worker)]
 
     mesh.say("fail", mesh.claims(job, by=worker))
-    told = mesh.signals
+    told = mesh.told
     row = mesh.row("SELECT eligible_at_ms FROM workloads WHERE workload_id = :job", job=job)
     assert told == [("due", str(row["eligible_at_ms"])), ("worker", worker)], "it is not due yet"
 

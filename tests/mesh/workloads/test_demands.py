@@ -184,13 +184,13 @@ def test_work_for_later_waits_and_is_told_when_it_is_due(mesh: Mesh) -> None:
     job = create(mesh, key="later", not_before_at_ms=at_ms).workload
     assert job.state == "READY"
     assert job.eligible_at_ms == mesh.now.lease_ms + 5_000
-    assert mesh.told == [("due", str(job.eligible_at_ms))]
+    assert mesh.signals[0] == ("due", str(job.eligible_at_ms))
     assert head(mesh, worker) is None
     mesh.later(4_999)
     assert promote(mesh) == (0, job.eligible_at_ms)
     mesh.later(1)
     assert promote(mesh) == (1, None)
-    assert mesh.told == [("ready", "acme/docs")]
+    assert mesh.signals[0] == ("ready", "acme/docs")
     assert first(mesh, worker) == "later"
     assert heads_are_true(mesh)
 

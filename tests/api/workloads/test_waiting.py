@@ -1,6 +1,8 @@
 """Dependencies, groups and all that says how work waits and runs, over HTTP."""
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -152,6 +154,49 @@ def test_a_failed_parent_answers_its_children(daemon: Daemon, crew: Mesh, edge: 
         "/v1/workloads?failure_kind=dependency_failed&state=DEAD_LETTERED", key=crew.submitter_key
     )
     assert {before, after["workload_id"]} <= {one["workload_id"] for one in listed["items"]}
+
+
+def test_failing_a_parent_and_naming_it_at_once_leaves_nobody_waiting(
+    daemon: Daemon, crew: Mesh, edge: Edge
+) -> None:
+    """BC-052, second part: whichever of the two comes first."""
+    seen: set[str] = set()
+    with ThreadPoolExecutor(2) as pool:
+        for n in range(60):
+            top = create(daemon, crew, f"raced {n}")["workload_id"]
+            if n % 20 == 0:
+                edge.beat()
+            held = claimed(daemon, edge, top)
+            failing = pool.submit(
+                edge.fenced, "fail", held, kind="execution_error", message="no", start=True
+            )
+            made = create(daemon, crew, f"racer {n}", dependencies=[top])
+            assert failing.result().status == 200
+            seen.add(made["state"])
+            shown = daemon.get(f"/v1/workloads/{made['workload_id']}", key=crew.submitter_key)
+            assert shown["state"] == "DEAD_LETTERED"
+    assert seen <= {"PENDING", "DEAD_LETTERED"}
+
+
+def test_more_children_than_a_commit_tells_are_told_in_the_next_round(
+    daemon: Daemon, crew: Mesh, edge: Edge
+) -> None:
+    top = create(daemon, crew, "many")["workload_id"]
+    children = [
+        asked(f"many {n}", dependencies=[top], definition_id="many", not_before_at_ms=2**52)
+        for n in range(450)
+    ]
+    made = post(daemon, crew, {"workloads": children, "atomic": True}, "/v1/workloads/batch")
+    assert {one["state"] for one in made.body["items"]} == {"PENDING"}
+    last = made.body["items"][-1]["workload_id"]
+    finish(daemon, edge, top)
+    until_s = time.monotonic() + 30
+    path = f"/v1/workloads/{last}"
+    while daemon.get(path, key=crew.submitter_key)["state"] == "PENDING":
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+    listing = "/v1/workloads?state=PENDING&definition_id=many"
+    assert daemon.get(listing, key=crew.submitter_key)["items"] == []
 
 
 def test_a_dependency_that_is_not_there_is_refused_by_place(daemon: Daemon, crew: Mesh) -> None:

@@ -33,8 +33,8 @@ CHECKPOINT_EVERY_S = 1.0
 CHECKPOINT_BYTES_MAX = 256 * 1024
 #: What programs say when the kernel gives them no more memory: they end as they like.
 OUT_OF_MEMORY = re.compile(
-    r"(?i)out ?of ?memory|cannot allocate memory|memoryerror|bad_alloc|memory exhausted"
-    r"|allocation failed"
+    r"(?i)out ?of ?memory|cannot allocate|failed to map segment|memoryerror|bad_alloc"
+    r"|memory exhausted|allocation failed"
 )
 #: How programs end that do not look whether they were given memory.
 CRASHES = frozenset(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS))

@@ -57,6 +57,26 @@ def test_a_crash_with_the_bound_in_hand_is_told_as_one_of_memory() -> None:
     assert f"max_memory_bytes {LIMIT}" in message
 
 
+@AROUND
+@pytest.mark.parametrize("memory_bytes", [1, 4_096, 100_000])
+def test_a_bound_that_nothing_can_begin_in_says_so(
+    memory_bytes: int, around: dict[str, Any]
+) -> None:
+    assert failure("echo 1", max_memory_bytes=memory_bytes, **around)[0] == "memory_limit"
+
+
+@AROUND
+def test_a_bound_that_bounds_nothing_is_none(around: dict[str, Any]) -> None:
+    most = 2**53 - 1
+    bounds: dict[str, Any] = {
+        "max_memory_bytes": most,
+        "max_cpu_millis": most,
+        "max_duration_ms": most,
+    }
+
+    assert run("echo 1", **bounds, **around) == 1
+
+
 def test_a_crash_of_another_kind_is_none_of_memory() -> None:
     assert failure("kill -SEGV $$", max_memory_bytes=LIMIT) == (
         "execution_error", "killed by signal 11",

@@ -205,8 +205,11 @@ class _Run:
             raise Transient("the program's launcher was killed, and the program with it")
         end = self._why or said["end"]
         if end == launcher.EXITED and said["began"] == "0":
-            why = errors.decode(errors="replace").strip()[-500:]
-            raise Transient(f"the program could not be started: {why}")
+            if self.policy.max_memory_bytes is None or errors.startswith(b"bwrap: "):
+                why = errors.decode(errors="replace").strip()[-500:]
+                raise Transient(f"the program could not be started: {why}")
+            # Not even the sandbox could begin in so little.
+            end = launcher.MEMORY
         peak_bytes = int(said.get("peak_bytes", 0))
         return Finished(end, self._code(said.get("code", "")), output, errors, peak_bytes)
 

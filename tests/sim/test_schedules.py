@@ -54,6 +54,7 @@ REASONS = (
     "WORKER_QUARANTINED",
     "HELD",
     "POOL_FULL",
+    "KEY_FULL",
     "NO_WORK",
     "NO_MATCH",
     "REQUEST_REPEATED",

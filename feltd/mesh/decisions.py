@@ -21,6 +21,7 @@ from feltd.model.placement import (
     DecisionQuery,
     RefusedWorker,
 )
+from feltd.model.workload import ANSWER_BYTES_MAX
 from feltd.store.tx import Row, Tx
 
 PREFIX = "placement_"
@@ -28,7 +29,8 @@ PREFIX = "placement_"
 NUMBER_END = 2**53
 #: A page reads at most so many rows and may be short; its cursor goes on from there.
 ROWS_READ_MAX = 20_000
-ROWS_AT_ONCE = 500
+#: A row has up to half a megabyte: two lists of up to a thousand workers.
+ROWS_AT_ONCE = 50
 
 KEEP = """
 INSERT INTO decisions (tenant_id, application_id, workload_id, selected_worker_id, reason,
@@ -168,7 +170,7 @@ def page(tx: Tx, ask: Ask[DecisionQuery], now: Now) -> DecisionPage:
     """Decisions of the caller's tenants, newest first, without their inputs.
 
     Narrowed by workload and by the worker that was chosen. A page reads ROWS_READ_MAX rows at
-    most and may be short.
+    most, ends before its answer grows beyond ANSWER_BYTES_MAX, and so may be short.
     """
     query, caller = ask.body, ask.caller
     tenant_id = query.tenant_id or (caller.tenants[0] if len(caller.tenants) == 1 else "*")
@@ -183,19 +185,18 @@ def page(tx: Tx, ask: Ask[DecisionQuery], now: Now) -> DecisionPage:
         "tenant_id": tenant_id,
     }
     items: list[Decision] = []
-    before, read = query.before or NUMBER_END, 0
+    before, read, answer_bytes = query.before or NUMBER_END, 0, 0
     while read < ROWS_READ_MAX:
         rows = tx.rows(sql, {**params, "before": before, "limit": ROWS_AT_ONCE})
         for row in rows:
-            before = row["decision_id"]
-            if (
-                caller.may_see(row["tenant_id"])
-                and query.tenant_id in (None, row["tenant_id"])
-                and query.worker_id in (None, row["selected_worker_id"])
-            ):
-                items.append(_shown(row))
-                if len(items) == query.limit:
+            if _wanted(caller, query, row):
+                answer_bytes += len(row["candidates"]) + len(row["refused"])
+                if items and answer_bytes > ANSWER_BYTES_MAX:
                     return DecisionPage(items=items, next_before=before)
+                items.append(_shown(row))
+            before = row["decision_id"]
+            if len(items) == query.limit:
+                return DecisionPage(items=items, next_before=before)
         read += len(rows)
         if len(rows) < ROWS_AT_ONCE:
             return DecisionPage(items=items, next_before=None)
@@ -211,6 +212,14 @@ def agrees(row: Row | Mapping[str, Any]) -> bool:
         and encode(again.judged.eligible).decode() == row["candidates"]
         and encode(again.judged.refused).decode() == row["refused"]
         and choosing.digest(again.inputs, again.judged) == row["inputs_digest"]
+    )
+
+
+def _wanted(caller: Caller, query: DecisionQuery, row: Row) -> bool:
+    return (
+        caller.may_see(row["tenant_id"])
+        and query.tenant_id in (None, row["tenant_id"])
+        and query.worker_id in (None, row["selected_worker_id"])
     )
 
 

@@ -173,6 +173,7 @@ def take(tx: Tx, now: Now, taking: Taking) -> Claim | None:
         from_state="READY",
         to_state="CLAIMED",
         expires_at_ms=expires_at_ms,
+        actor=str(taking.caller.subject) if taking.how == "directed" else None,
     )
     if taking.start:
         started = fence.hold(tx, now, fence.START, params)

@@ -357,6 +357,24 @@ def test_decisions_come_newest_first_and_page_on(mesh: Mesh) -> None:
     assert seen == [f"placement_{number}" for number in (5, 4, 3, 2, 1)]
 
 
+def test_a_page_of_large_decisions_ends_early_and_goes_on(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "ANSWER_BYTES_MAX", 300)
+    worker = mesh.worker(capacity={"concurrency": 9})
+    for _ in range(5):
+        give(mesh, mesh.workload(), worker_id=worker)
+
+    sizes, before = [], None
+    while True:
+        page = mesh.ask(decisions.page, DecisionQuery(before=before), caller=OPERATOR)
+        sizes.append(len(page.items))
+        if (before := page.next_before) is None:
+            break
+    assert sum(sizes) == 5
+    assert max(sizes) < 5
+
+
 def test_a_decision_shows_its_inputs_and_is_decided_once_more(mesh: Mesh) -> None:
     worker, job = mesh.worker(labels={"zone": "a"}), mesh.workload()
     give(mesh, job)
@@ -402,5 +420,7 @@ def test_giving_is_told_to_the_worker_and_written_down(mesh: Mesh) -> None:
     give(mesh, job, worker_id=worker)
 
     assert ("worker", worker) in mesh.signals
+    event = mesh.row("SELECT actor FROM events WHERE kind = 'claim'")
+    assert event["actor"] == "service:ops"
     act = mesh.row("SELECT actor, subject, reason FROM audit WHERE action = 'claim'")
     assert tuple(act) == ("service:ops", job, worker)

@@ -6,9 +6,8 @@ order is the law's: most affinity labels, least active, greatest concurrency, le
 """
 
 import hashlib
-from typing import Any
 
-from msgspec import Struct, structs, to_builtins
+from msgspec import Struct, structs
 from msgspec.json import decode, encode
 
 from feltd.clock import Now
@@ -21,9 +20,6 @@ MATCHED = "deterministic capability and capacity match"
 UNMATCHED = "no worker satisfies placement policy"
 #: A refusal names so many workers; the stored decision has all of them.
 REASONS_MAX = 100
-#: Members that move on by themselves: two decisions that differ in them alone are one.
-INSTANTS = ("lease_ms", "wall_ms")
-INSTANTS_OF_WORKER = ("last_seen_at_ms",)
 
 
 class Work(Struct, frozen=True):
@@ -107,19 +103,13 @@ def eligible_workers(inputs: Inputs) -> Judged:
     """Who may take the work, and by which rules each other worker may not."""
     eligible: list[Candidate] = []
     refused: list[RefusedWorker] = []
-    now = Now(inputs.lease_ms, inputs.wall_ms)
-    work, affinity = _work_row(inputs), inputs.policy.affinity
-    pools = {} if inputs.pool is None else {inputs.pool.pool_id: inputs.pool}
-    holds = placement.Holds(whole=inputs.hold)
-    full = exhausted(inputs)
+    wanted, same = _wanted(inputs), inputs.policy.affinity.items()
     for seen in sorted(inputs.workers, key=lambda one: one.worker_id):
-        rules = placement.failing(
-            _worker_row(seen), work, now, active=seen.active, pools=pools, holds=holds, full=full
-        )
+        rules = _failing(inputs, seen, wanted)
         if rules:
             refused.append(RefusedWorker(seen.worker_id, rules[0], tuple(rules)))
         else:
-            met = sum(seen.labels.get(key) == text for key, text in affinity.items())
+            met = sum(seen.labels.get(key) == text for key, text in same)
             eligible.append(Candidate(seen.worker_id, met, seen.active, seen.concurrency))
     return Judged(tuple(eligible), tuple(refused))
 
@@ -202,14 +192,13 @@ def digest(inputs: Inputs, judged: Judged) -> str:
 
     The answer is in it because an instant may have turned it: a worker that fell silent.
     """
-    told: dict[str, Any] = to_builtins(inputs, order="deterministic")
-    for member in INSTANTS:
-        told.pop(member, None)
-    for worker in told["workers"]:
-        for member in INSTANTS_OF_WORKER:
-            worker.pop(member, None)
-    told["answer"] = to_builtins(judged, order="deterministic")
-    return hashlib.sha256(encode(told, order="deterministic")).hexdigest()
+    timeless = structs.replace(
+        inputs,
+        lease_ms=0,
+        wall_ms=0,
+        workers=tuple(structs.replace(seen, last_seen_at_ms=0) for seen in inputs.workers),
+    )
+    return hashlib.sha256(encode((timeless, judged), order="deterministic")).hexdigest()
 
 
 def _widening(pointer: str, said: str) -> Refused:
@@ -220,22 +209,43 @@ def _widening(pointer: str, said: str) -> Refused:
     )
 
 
-def _work_row(inputs: Inputs) -> dict[str, Any]:
-    """The work as placement reads it of a row."""
-    work = inputs.work
-    return {
-        "tenant_id": work.tenant_id,
-        "application_id": work.application_id,
-        "definition_id": work.definition_id,
-        "definition_revision": work.definition_revision,
-        "capability_snapshot": encode(work.capability_snapshot),
-        "resources": encode(work.resources),
-        "placement": encode(inputs.policy),
-    }
+def _failing(inputs: Inputs, seen: Seen, wanted: placement.Wanted) -> list[str]:
+    """placement.failing, with what was read in place of rows."""
+    work, pool = inputs.work, inputs.pool
+    offered = placement.Offered(
+        worker_id=seen.worker_id,
+        granted=frozenset(seen.granted_capabilities),
+        kinds=frozenset(seen.workload_kinds),
+        profile=seen.resource_profile,
+        labels=seen.labels,
+    )
+    found = [
+        *placement.standing(
+            structs.asdict(seen), Now(inputs.lease_ms, inputs.wall_ms), active=seen.active
+        ),
+        *placement.unfit(
+            offered,
+            wanted,
+            {} if pool is None else {pool.pool_id: pool},
+            placement.Holds(whole=inputs.hold),
+        ),
+        *exhausted(inputs),
+    ]
+    if seen.tenant_id != work.tenant_id:
+        found.append("tenant")
+    if seen.application_id != work.application_id:
+        found.append("application")
+    return placement.in_order(found)
 
 
-def _worker_row(seen: Seen) -> dict[str, Any]:
-    row = structs.asdict(seen)
-    for member in ("granted_capabilities", "workload_kinds", "resource_profile", "labels"):
-        row[member] = encode(row[member])
-    return row
+def _wanted(inputs: Inputs) -> placement.Wanted:
+    work, policy = inputs.work, inputs.policy
+    return placement.Wanted(
+        definition_id=work.definition_id,
+        definition_revision=work.definition_revision,
+        capabilities=frozenset(work.capability_snapshot),
+        resources=work.resources,
+        required_labels=policy.required_labels,
+        anti_affinity=policy.anti_affinity,
+        pool_id=policy.pool_id,
+    )

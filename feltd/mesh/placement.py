@@ -134,18 +134,18 @@ def failing(
     `pools` and `holds` are those of the application (see pools.of_application and
     holds.of_application), `full` which of pool_full, key_full and rate_full is so at this instant.
     """
-    rules: list[str] = []
-    if worker["tenant_id"] != workload["tenant_id"]:
-        rules.append("tenant")
-    if worker["application_id"] != workload["application_id"]:
-        rules.append("application")
-    found = {
-        *rules,
-        *standing(worker, now, active=active),
-        *unfit(of_worker(worker), of_workload(workload), pools, holds),
-        *full,
-    }
-    return [rule for rule in RULES if rule in found]
+    fit = unfit(of_worker(worker), of_workload(workload), pools, holds)
+    crossed = [
+        *(("tenant",) if worker["tenant_id"] != workload["tenant_id"] else ()),
+        *(("application",) if worker["application_id"] != workload["application_id"] else ()),
+    ]
+    return in_order([*crossed, *standing(worker, now, active=active), *fit, *full])
+
+
+def in_order(found: Iterable[str]) -> list[str]:
+    """These rules in the order of RULES, each once."""
+    broken = set(found)
+    return [rule for rule in RULES if rule in broken] if broken else []
 
 
 def reasons(rules: Iterable[str]) -> list[dict[str, str]]:

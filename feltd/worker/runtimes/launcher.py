@@ -31,6 +31,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TICK_MS = 1_000 / os.sysconf("SC_CLK_TCK")
 #: Elsewhere a process group is all that is known of a program, and all that is ended.
 LISTED = os.path.isdir("/proc/self/task")
+HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class _Quiet:
@@ -47,10 +48,13 @@ class _Quiet:
 
 
 def main() -> None:
-    """Run `NAME=NUMBER… [filter=HEX] -- PROGRAM`, then say on the status pipe how it ended."""
+    """Run `NAME=NUMBER… folder=PATH [filter=HEX] -- PROGRAM`, and say how it ended on `status`.
+
+    Where the worker is gone there is nobody else to remove the folder of the attempt.
+    """
     split = sys.argv.index("--")
     words = dict(word.split("=", 1) for word in sys.argv[1:split])
-    socket_filter = bytes.fromhex(words.pop("filter", ""))
+    folder, socket_filter = words.pop("folder"), bytes.fromhex(words.pop("filter", ""))
     program = Program(
         {name: int(value) for name, value in words.items()}, socket_filter, sys.argv[split + 1 :]
     )
@@ -59,6 +63,10 @@ def main() -> None:
     except OSError as error:
         verdict = {"failed": str(error)}
     _say(program.status, verdict)
+    if program.orphaned:
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Program:
@@ -80,6 +88,7 @@ class Program:
         self.filter = socket_filter
         self.argv = argv
         self.used_ms = 0.0
+        self.orphaned = False
         self.main = 0
         self.code: int | None = None
         self.end = EXITED
@@ -94,7 +103,7 @@ class Program:
         for fd in (reading, writing):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in HEARD:
             signal.signal(number, self._heard)
         inside = self._start()
         _say(self.status, {"pid": self.main})
@@ -146,10 +155,7 @@ class Program:
         """In the child: take the bounds that the kernel keeps, and be the program."""
         try:
             signal.set_wakeup_fd(-1)
-            for number in (
-                signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP,
-                signal.SIGPIPE, signal.SIGXFSZ,
-            ):  # fmt: skip
+            for number in (*HEARD, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
             os.setpgid(0, 0)
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -177,7 +183,7 @@ class Program:
             ready = poller.poll(self._pause_s() * 1_000)
             for fd, _event in ready:
                 if fd == waking:
-                    _drain(waking)
+                    os.read(waking, 4_096)
                 else:
                     self._obey(poller)
             self._reap()
@@ -206,6 +212,7 @@ class Program:
             return
         if not word:
             poller.unregister(self.life)
+            self.orphaned = True
         self._kill(TOLD)
 
     def _look(self) -> None:
@@ -372,11 +379,6 @@ def _limit(which: int, value: int) -> None:
 def _signal(pid: int, number: int) -> None:
     with _Quiet(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-
-
-def _drain(fd: int) -> None:
-    with _Quiet(BlockingIOError):
-        os.read(fd, 4_096)
 
 
 def _began(inside: int | None) -> bool:

@@ -122,7 +122,8 @@ class _Run:
         told, telling = os.pipe()
         holding, self._life = os.pipe()
         try:
-            bounds = {"life": holding, "status": telling, **self._bounds()}
+            pipes = {"life": holding, "status": telling, "folder": self.folder}
+            bounds = {**pipes, **self._bounds()}
             words = [f"{name}={value}" for name, value in bounds.items() if value is not None]
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", "-c", BEGIN, *words, "--",

@@ -5,6 +5,7 @@ now and has more of the labels, until the head is affinity_wait_ms old. Judged o
 by the same conditions as every placement. Nobody is made to take it: after the wait anybody may.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ from feltd.store.tx import Row, Tx
 
 #: Workers of an application that one pull looks at; a better match beyond them is not waited for.
 OTHERS_MAX = 500
+#: Labels of other workers that one pull compares with heads, some 10 ms; what it has not compared
+#: by then it does not leave.
+COMPARED_MAX = 10_000
 #: A better worker may be gone before the wait is over: who waits for it looks again so often.
 LOOK_AGAIN_MS = 1_000
 #: Offers of workers remembered by their versions.
@@ -78,7 +82,9 @@ class Waits:
         self._tx = tx
         self._now = now
         self._worker = worker
-        self._others: list[placement.Offered] | None = None
+        #: The others that could take work at this instant, by each label they have.
+        self._others: dict[tuple[str, str], list[placement.Offered]] | None = None
+        self._compared = 0
         #: Lease time at which something of what was left is to be looked at again.
         self.again_at_ms: int | None = None
 
@@ -87,39 +93,45 @@ class Waits:
         over_at_ms = eligible_at_ms + leaning.affinity.wait_ms
         if leaning.met == len(leaning.affinity.labels) or over_at_ms <= self._now.lease_ms:
             return False
-        if not any(self._better(leaning, other) for other in self._could()):
+        if self._compared > COMPARED_MAX or not self._better(leaning):
             return False
         again_at_ms = min(over_at_ms, self._now.lease_ms + LOOK_AGAIN_MS)
         self.again_at_ms = min(again_at_ms, self.again_at_ms or again_at_ms)
         return True
 
-    def _better(self, leaning: Leaning, other: placement.Offered) -> bool:
-        if met(leaning.affinity.labels, other.labels) <= leaning.met:
-            return False
+    def _better(self, leaning: Leaning) -> bool:
+        """Whether one of the others has more of the labels, and the work fits it."""
+        others = self._could()
+        having = [other for pair in leaning.affinity.labels.items() for other in others[pair]]
+        self._compared += len(having)
+        counts = Counter(other.worker_id for other in having)
+        return any(
+            counts[other.worker_id] > leaning.met and self._fits(other, leaning.affinity.wanted)
+            for other in having
+        )
+
+    def _fits(self, other: placement.Offered, wanted: placement.Wanted) -> bool:
         worker = self._worker
         owner = (worker["tenant_id"], worker["application_id"], worker["gate_generation"])
         known = pools.of_application(self._tx, *owner)
-        holding = holds.of_application(self._tx, *owner)
-        return not placement.unfit(other, leaning.affinity.wanted, known, holding)
+        return not placement.unfit(other, wanted, known, holds.of_application(self._tx, *owner))
 
-    def _could(self) -> list[placement.Offered]:
-        """The offers of the others that could take work at this instant."""
+    def _could(self) -> dict[tuple[str, str], list[placement.Offered]]:
         if self._others is None:
+            self._others = defaultdict(list)
             worker = self._worker
-            rows = self._tx.rows(
-                OTHERS,
-                {
-                    "tenant_id": worker["tenant_id"],
-                    "application_id": worker["application_id"],
-                    "limit": OTHERS_MAX,
-                },
-            )
-            self._others = [
-                _offer(self._tx, row)
-                for row in rows
-                if row["worker_id"] != worker["worker_id"]
-                and not placement.standing(row, self._now, active=row["active"])
-            ]
+            asked = {
+                "tenant_id": worker["tenant_id"],
+                "application_id": worker["application_id"],
+                "limit": OTHERS_MAX,
+            }
+            for row in self._tx.rows(OTHERS, asked):
+                if row["worker_id"] == worker["worker_id"]:
+                    continue
+                if not placement.standing(row, self._now, active=row["active"]):
+                    offered = _offer(self._tx, row)
+                    for pair in offered.labels.items():
+                        self._others[pair].append(offered)
         return self._others
 
 

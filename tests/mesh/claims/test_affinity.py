@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from feltd.mesh import claims
+from feltd.mesh import affinity, claims
 from feltd.model.base import Ask
 from feltd.model.claim import Pull
 from tests.mesh.pools import stories
@@ -177,6 +177,15 @@ def test_a_poll_looks_now_and_then_whether_the_better_match_is_still_there(mesh:
     wait(mesh, 1_000)
     silent(mesh, other)
     assert taken(mesh, one) == [job]
+
+
+def test_a_pull_compares_within_bounds_and_leaves_nothing_beyond(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(affinity, "COMPARED_MAX", 0)
+    one, _ = plain(mesh), better(mesh)
+    jobs = [mesh.workload(definition_id=f"kind{n}", placement=LEANS) for n in range(3)]
+    assert taken(mesh, one) == jobs[1:2]
 
 
 def test_a_claim_by_id_takes_it_and_remembers_what_it_met(mesh: Mesh) -> None:

@@ -27,6 +27,10 @@ SELECT c.fencing_token, c.assigned
    AND c.ended_at_ms IS NULL
    AND w.state = 'CLAIMED'
    AND w.expires_at_ms > :now_ms
+   AND NOT EXISTS (SELECT 1
+                     FROM deadlines d
+                    WHERE d.workload_id = w.workload_id
+                      AND d.at_ms <= :now_ms)
  ORDER BY c.fencing_token
 """
 

@@ -137,6 +137,7 @@ def revoke_grant(tx: Tx, ask: Ask[RevokeGrant], now: Now) -> Regranted:
 def replace_grant(tx: Tx, ask: Ask[ReplaceGrant], now: Now) -> Regranted:
     """Change what a grant allows, and recompute the workers bound to it and its descendants.
 
+    One that could not be registered under it any more has no authority left: all its claims end.
     A worker whose granted set changes gets the next capability_version; claims beyond what is
     left end authority_lost as in revoke_grant; leases are cut to an earlier end of the grant.
     """
@@ -292,6 +293,7 @@ def _left(row: Row, grant: Grant | None) -> terms.Terms | None:
         labels=workers.labels_of(row),
     )
     try:
+        terms.require_reach(grant, row["name"])
         return terms.narrowed(grant, offer)
     except Refused:
         return None

@@ -116,6 +116,8 @@ def _already(tx: Tx, caller: Caller, work: Row, named: str | None, now: Now) -> 
     """The live claim that this call has made before, if it has."""
     if work["state"] not in LIVE_STATES or work["expires_at_ms"] <= now.lease_ms:
         return None
+    if work["timeout_at_ms"] is not None and work["timeout_at_ms"] <= now.lease_ms:
+        return None
     if named is None:
         given = tx.row(GIVEN_BY, {"fencing_token": work["fencing_token"]})
         same = given is not None and given["decided_by"] == str(caller.subject)

@@ -11,7 +11,7 @@ from msgspec.json import encode
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.mesh import assigned, drain, fence, lifecycle, workers
+from feltd.mesh import assigned, authority, drain, fence, lifecycle, workers
 from feltd.model.base import Ask
 from feltd.model.claim import Progress
 from feltd.model.worker import (
@@ -53,7 +53,11 @@ UPDATE workers
 
 HELD = """
 SELECT c.fencing_token, c.workload_id, c.issued_at_ms, w.expires_at_ms, w.cancel_requested,
-       CASE WHEN w.state = 'CLAIMED' THEN c.assigned ELSE 0 END AS assigned
+       CASE WHEN w.state = 'CLAIMED' THEN c.assigned ELSE 0 END AS assigned,
+       CASE WHEN w.timeouts <> '{}'
+            THEN (SELECT d.at_ms
+                    FROM deadlines d
+                   WHERE d.workload_id = w.workload_id) END AS timeout_at_ms
   FROM claims c
   JOIN workloads w ON w.workload_id = c.workload_id
  WHERE c.worker_id = :worker_id
@@ -86,6 +90,8 @@ def heartbeat(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
     _require_same(row, beat)
     skew_ms = _skew_ms(tx, row, beat, now)
     require_present(row)
+    if row["authority_unsettled"]:
+        authority.settle(tx, now, row["worker_id"])
     tx.change(
         BEAT,
         {
@@ -109,8 +115,8 @@ def differences(
     """Where the claims a worker runs and the rows differ.
 
     `reported_ids` are the claims it is taken to run, `named_ids` those it has named itself: one
-    that was assigned is so no more, nothing else changes. A lease that is over counts as fenced
-    here, although the row may wait for its recovery.
+    that was assigned is so no more, nothing else changes. What has lapsed or timed out counts as
+    fenced here, although its row may wait for its end. What is assigned is never unknown.
     """
     return _compare(tx, _held(tx, worker["worker_id"]), reported_ids, named_ids, now)
 
@@ -212,7 +218,7 @@ def _answer(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
 def _compare(
     tx: Tx, held: Sequence[Row], reported_ids: Collection[str], named_ids: Collection[str], now: Now
 ) -> Differences:
-    live = {_id(claim): claim for claim in held if claim["expires_at_ms"] > now.lease_ms}
+    live = {_id(claim): claim for claim in held if _lives(claim, now)}
     reported, named = set(reported_ids), set(named_ids)
     assigned.named(tx, live.values(), named)
     return Differences(
@@ -249,6 +255,13 @@ def _tell_progress(
 
 def _held(tx: Tx, worker_id: str) -> list[Row]:
     return tx.rows(HELD, {"worker_id": worker_id})
+
+
+def _lives(claim: Row, now: Now) -> bool:
+    timeout_at_ms = claim["timeout_at_ms"]
+    return claim["expires_at_ms"] > now.lease_ms and (
+        timeout_at_ms is None or timeout_at_ms > now.lease_ms
+    )
 
 
 def _id(claim: Row) -> str:

@@ -20,19 +20,19 @@ from feltd.mesh import (
     authority,
     drain,
     fence,
-    holding,
     lifecycle,
     outcomes,
     overdue,
     refusal,
     retry,
     secrets,
+    standing,
     workers,
 )
 from feltd.model.base import Ask
 from feltd.model.claim import Complete, Fail, Outcome
 from feltd.model.worker import AttemptResult, Failure, Reconciled, Reconciliation, Result
-from feltd.store.tx import Row, Tx
+from feltd.store.tx import Kept, Row, Tx
 
 HEAR = """
 UPDATE workers
@@ -90,9 +90,11 @@ def reconcile(tx: Tx, ask: Ask[Reconciliation], now: Now) -> Reconciled:
     claims: authoritative, or fenced · running attempts: of an authoritative claim, or cancel ·
     finished ones: accepted, late, or of an authoritative claim still. Results of live claims
     commit here. OFFLINE and RECOVERING become READY with the reported health; a drain stands.
+    Every live claim is answered; past 4 MiB in all the rest are `truncated` (see StandingClaim).
     Repeating gives the same verdicts. Refuses WORKER_NOT_FOUND, WORKER_RECONCILIATION_DENIED
-    (register first), WORKER_INVALID for an id in two lists, WORKER_UNAUTHORIZED when the grant's
-    max_workers are there without it.
+    (register first), WORKER_INVALID for an id in two lists; WORKER_UNAUTHORIZED when the grant's
+    max_workers are there without it: the worker stays OFFLINE, what it holds runs to its lease,
+    yet the results stand, as accepted_results and late_results of the refusal say.
     """
     row = workers.own(tx, ask.caller, ask.id, now)
     _require_same(row, ask.body)
@@ -102,6 +104,7 @@ def reconcile(tx: Tx, ask: Ask[Reconciliation], now: Now) -> Reconciled:
     _time_out(tx, now, row["worker_id"])
     verdicts = _deliver(tx, ask, now)
     _let_lapse(tx, now, row["worker_id"])
+    _require_room(tx, row, verdicts)
     _come_back(tx, ask, now, row)
     return _answer(tx, ask, now, verdicts)
 
@@ -122,9 +125,9 @@ def _require_same(row: Row, told: Reconciliation) -> None:
 
 
 def _require_once(told: Reconciliation) -> None:
-    """Refuse an attempt that is said to be two things at once."""
+    """Refuse an id that is said to be two things at once."""
     said: dict[str, str] = {}
-    for name in ("running_attempts", "completed_attempts", "failed_attempts"):
+    for name in ("known_claims", "running_attempts", "completed_attempts", "failed_attempts"):
         for place, attempt_id in enumerate(getattr(told, name)):
             if said.setdefault(attempt_id, name) != name:
                 raise _invalid(f"/{name}/{place}", f"{attempt_id} is in {said[attempt_id]} too")
@@ -270,6 +273,30 @@ def _let_lapse(tx: Tx, now: Now, worker_id: str) -> None:
             attempts.end_claim(tx, now, claim["workload_id"], end)
 
 
+def _require_room(tx: Tx, row: Row, verdicts: Verdicts) -> None:
+    """Refuse to bring back a lost worker for which its grant has no room; what it did stands."""
+    if row["lifecycle"] != "OFFLINE" or _finished(tx, row):
+        return
+    grant_id = row["authorization_grant_id"]
+    try:
+        authority.room(
+            tx, None if grant_id is None else grants.read(tx, grant_id), row["worker_id"]
+        )
+    except Refused as refused:
+        raise Kept(
+            refused.code,
+            f"{refused.detail}; what the results say of live claims is recorded",
+            **refused.facts,
+            accepted_results=sorted(verdicts.accepted),
+            late_results=sorted(verdicts.late),
+        ) from refused
+
+
+def _finished(tx: Tx, row: Row) -> bool:
+    """Whether the worker has nothing left to do under its drain."""
+    return row["drain_at_ms"] is not None and not workers.live_claims(tx, row["worker_id"])
+
+
 def _come_back(tx: Tx, ask: Ask[Reconciliation], now: Now, row: Row) -> None:
     """Hear the worker, and walk it to READY unless it has nothing left to do under its drain."""
     worker_id, told = row["worker_id"], ask.body
@@ -283,12 +310,10 @@ def _come_back(tx: Tx, ask: Ask[Reconciliation], now: Now, row: Row) -> None:
             "clock_skew_ms": None if at_ms is None else at_ms - now.wall_ms,
         },
     )
-    finished = row["drain_at_ms"] is not None and not workers.live_claims(tx, worker_id)
+    finished = _finished(tx, row)
     lost = row["lifecycle"] == "OFFLINE"
     path = [row["lifecycle"]]
     if lost and not finished:
-        grant_id = row["authorization_grant_id"]
-        authority.room(tx, None if grant_id is None else grants.read(tx, grant_id), worker_id)
         lifecycle.begin_recovery(tx, now, worker_id, row["offline_reason"])
         path.append("RECOVERING")
     if not (lost and finished) and lifecycle.make_ready(tx, worker_id):
@@ -302,40 +327,31 @@ def _answer(tx: Tx, ask: Ask[Reconciliation], now: Now, verdicts: Verdicts) -> R
     told = ask.body
     row = workers.present(tx, ask.id)
     claim_ids = workers.live_claims(tx, ask.id)
-    live = {claim_id.removeprefix("claim_") for claim_id in claim_ids}
+    live = {refusal.token_of(claim_id) for claim_id in claim_ids}
     # The claim of an accepted result has ended well: its verdict is the result's.
-    ended_well = {_number(attempt_id) for attempt_id in verdicts.accepted}
-    held = (holding.live_claim(tx, int(number)) for number in sorted(live, key=int))
-    return Reconciled(
-        authoritative_claims=[claim for claim in held if claim is not None],
-        fenced_claims=sorted(
-            claim_id
-            for claim_id in set(told.known_claims)
-            if claim_id not in claim_ids and claim_id.removeprefix("claim_") not in ended_well
-        ),
-        cancel_attempts=sorted(
-            attempt_id
-            for attempt_id in set(told.running_attempts)
-            if _number(attempt_id) not in live
-        ),
+    answered = live | {_token_of(attempt_id) for attempt_id in verdicts.accepted}
+    known = {claim_id: refusal.token_of(claim_id) for claim_id in told.known_claims}
+    running = {attempt_id: _token_of(attempt_id) for attempt_id in told.running_attempts}
+    answer = Reconciled(
+        authoritative_claims=[],
+        fenced_claims=sorted(one for one, token in known.items() if token not in answered),
+        cancel_attempts=sorted(one for one, token in running.items() if token not in live),
         accepted_results=sorted(verdicts.accepted),
         late_results=sorted(verdicts.late),
         worker=workers.show(row, claim_ids),
         server_time_ms=now.lease_ms,
     )
+    named = {*known.values(), *running.values()}
+    claims = standing.of_worker(tx, ask.id, named.__contains__, len(encode(answer)))
+    return replace(answer, authoritative_claims=claims)
 
 
 def _lives(claim: Row, now: Now) -> bool:
     return claim["ended_at_ms"] is None and claim["expires_at_ms"] > now.lease_ms
 
 
-def _number(attempt_id: str) -> str:
-    """The token in an attempt's id as text, '' for a text that is no attempt's id."""
-    token = _token_of(attempt_id)
-    return str(token) if token else ""
-
-
 def _token_of(attempt_id: str) -> int:
+    """The token in an attempt's id; 0, which no claim has, for a text that is no attempt's id."""
     number = attempt_id.removeprefix("attempt_")
     return 0 if number == attempt_id else refusal.token_of(f"claim_{number}") or 0
 

@@ -14,9 +14,9 @@ from msgspec.json import decode, encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import audit, grants, principals, worker_keys
-from feltd.mesh import attempts, authority, content, drain, lifecycle, workers
+from feltd.mesh import attempts, authority, content, drain, lifecycle, terms, workers
 from feltd.model.base import Ask, Caller
-from feltd.model.grant import REGISTER, Grant
+from feltd.model.grant import Grant
 from feltd.model.worker import Registered, Registration
 from feltd.store.tx import Row, Tx
 
@@ -175,11 +175,7 @@ def _place(caller: Caller, told: Registration, grant: Grant | None) -> dict[str,
         )
         if not within:
             raise _mismatch()
-        if REGISTER not in grant.capabilities:
-            raise Refused("WORKER_UNAUTHORIZED", f"the grant does not hold {REGISTER}")
-        uri = f"flow://{application_id}/workers/{told.name}"
-        if not grants.reaches(grant, uri):
-            raise Refused("WORKER_UNAUTHORIZED", f"no resource of the grant covers {uri}")
+        terms.require_reach(grant, told.name)
     return {
         "worker_id": id_of(tenant_id, application_id, told.name),
         "tenant_id": tenant_id,

@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 
 from feltd.errors import Refused
+from feltd.identity import grants
 from feltd.identity.subsets import TRUSTED
-from feltd.model.grant import DO, Grant, GrantConstraints
+from feltd.model.grant import DO, REGISTER, Grant, GrantConstraints
 
 
 class Offer(Struct, frozen=True, kw_only=True):
@@ -71,6 +72,15 @@ def narrowed(grant: Grant, offer: Offer) -> Terms:
         grant,
         Offer(runtime=offer.runtime, declared=offer.declared, workload_kinds=kinds, labels=labels),
     )
+
+
+def require_reach(grant: Grant, name: str) -> None:
+    """Refuse WORKER_UNAUTHORIZED unless the grant may have a worker of this name registered."""
+    if REGISTER not in grant.capabilities:
+        raise _refused(f"the grant does not hold {REGISTER}")
+    uri = f"flow://{grant.application_id}/workers/{name}"
+    if not grants.reaches(grant, uri):
+        raise _refused(f"no resource of the grant covers {uri}")
 
 
 def capabilities(grant: Grant) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ fenced verb names claim, worker and token; none of the three is trusted, all are
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from feltd.model.base import (
     LEASE_MS_DEFAULT,
@@ -160,6 +160,40 @@ class Claim(Struct, frozen=True, omit_defaults=True, kw_only=True):
     state: str
     checkpoint: Raw | None = None
     traceparent: str | None = None
+
+
+class StandingClaim(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A live claim as a reconciliation answers it: a `claim`, whole while the answer has room.
+
+    Past that it is `truncated`: the members that may be large are left out (input, checkpoint,
+    capability_snapshot, connection_scopes, timeouts, runtime_policy). Its fence is there: go on
+    with it if it runs, or release it; `GET /v1/workloads/{workload_id}` has the input.
+    """
+
+    claim_id: str
+    lease_id: str
+    workload_id: str
+    attempt_id: str
+    attempt_number: int
+    worker_id: str
+    tenant_id: str
+    application_id: str
+    definition_id: str
+    definition_revision: str
+    environment: str
+    fencing_token: int
+    execution_context_id: str
+    issued_at_ms: int
+    expires_at_ms: int
+    state: str
+    capability_snapshot: Raw | UnsetType = UNSET
+    input: Raw | UnsetType = UNSET
+    timeouts: Raw | UnsetType = UNSET
+    runtime_policy: Raw | UnsetType = UNSET
+    connection_scopes: Raw | UnsetType = UNSET
+    checkpoint: Raw | None = None
+    traceparent: str | None = None
+    truncated: bool = False
 
 
 class Pull(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -31,6 +31,7 @@ from feltd.model.claim import (
     LogText,
     Progress,
     RetryAfterMs,
+    StandingClaim,
 )
 from feltd.model.grant import Runtime
 from feltd.model.grant import Token as GrantToken
@@ -337,9 +338,13 @@ class Reconciliation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
-    """One verdict for each id that was sent; the authoritative claims are all the worker holds."""
+    """One verdict for each id that was sent; the authoritative claims are all the worker holds.
 
-    authoritative_claims: list[Claim]
+    All are there, by ascending token; whole while the answer stays within 4 MiB (first those that
+    were not sent, as their holder has nothing of them), the others `truncated`.
+    """
+
+    authoritative_claims: list[StandingClaim]
     fenced_claims: list[str]
     cancel_attempts: list[str]
     accepted_results: list[str]

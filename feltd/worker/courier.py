@@ -195,19 +195,33 @@ def items(parcels: list[Parcel], worker_id: str) -> dict[str, list[dict[str, Any
     return lists
 
 
-def results(parcels: list[Parcel]) -> list[dict[str, Any]]:
-    """Completed and failed attempts among these, as a reconciliation tells them."""
-    told = []
+def results(parcels: list[Parcel]) -> tuple[list[dict[str, Any]], list[Parcel]]:
+    """Completed and failed attempts among these, as a reconciliation tells them, and their parcels.
+
+    As many as one body holds; the others go in their turn.
+    """
+    told: list[dict[str, Any]] = []
+    carried: list[Parcel] = []
+    size = 0
     for parcel in parcels:
-        held = parcel.held
-        result: dict[str, Any] = {
-            "attempt_id": held.claim.get("attempt_id"),
-            "claim_id": held.claim_id,
-            "fencing_token": held.fencing_token,
-        }
-        if parcel.verb == "complete":
-            told.append({**result, "outcome": "completed", "result": parcel.body})
-        elif parcel.verb == "fail":
-            body = {name: value for name, value in parcel.body.items() if name != "on_secret"}
-            told.append({**result, "outcome": "failed", "failure": body})
-    return told[:ITEMS_MAX]
+        if parcel.verb not in ("complete", "fail") or len(told) >= ITEMS_MAX:
+            continue
+        if size + parcel.bytes > BYTES_MAX:
+            continue
+        size += parcel.bytes
+        carried.append(parcel)
+        told.append(_result(parcel))
+    return told, carried
+
+
+def _result(parcel: Parcel) -> dict[str, Any]:
+    held = parcel.held
+    result: dict[str, Any] = {
+        "attempt_id": held.claim.get("attempt_id"),
+        "claim_id": held.claim_id,
+        "fencing_token": held.fencing_token,
+    }
+    if parcel.verb == "complete":
+        return {**result, "outcome": "completed", "result": parcel.body}
+    body = {name: value for name, value in parcel.body.items() if name != "on_secret"}
+    return {**result, "outcome": "failed", "failure": body}

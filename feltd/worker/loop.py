@@ -15,9 +15,10 @@ from typing import Any
 from feltd.clock import wall_ms
 from feltd.model.grant import RuntimeCaps
 from feltd.worker.client import Json
-from feltd.worker.courier import Parcel, items, results
+from feltd.worker.courier import Parcel, items
 from feltd.worker.desk import Desk
 from feltd.worker.leases import Held
+from feltd.worker.reconciling import reconcile
 from feltd.worker.refusal import Refusal, Unreachable
 from feltd.worker.runner import Handler
 from feltd.worker.session import DONE, FAILED, Session, Stopped
@@ -31,6 +32,8 @@ POLL_MS = 25_000
 LAST_WORDS_S = 5.0
 #: Between looks at leases by the own clock.
 WATCH_S = 0.2
+#: Why a whole poll may have waited in vain: it is asked again at once.
+WAITED = frozenset({"NO_WORK", "NO_MATCH", "HELD", "POOL_FULL", "KEY_FULL"})
 #: Empty answers that came at once are not asked for again in a circle.
 EMPTY_PAUSE_S = 0.5
 #: A finished outcome waits that long for the next claim to travel with it.
@@ -218,7 +221,7 @@ class Loop:
                 self.session.lifecycle = lifecycle
             self._kick.set()
             await asyncio.sleep(0.1)
-        elif not reasons or reasons <= {"NO_WORK", "NO_MATCH"}:
+        elif not reasons or reasons <= WAITED:
             await asyncio.sleep(0.01)
         else:
             await asyncio.sleep(EMPTY_PAUSE_S * random.uniform(0.5, 1.0))
@@ -330,21 +333,14 @@ class Loop:
         async with self._mending:
             if self.session.lifecycle not in ("OFFLINE", "RECOVERING") and not anyway:
                 return  # another task has done it meanwhile
-            courier = self.desk.courier
-            late = list(courier.late)
-            told = results([*courier.waiting.values(), *late])
-            ids = {one["claim_id"] for one in told}
-            held = [one for one in self.desk.reported() if one.claim_id not in ids]
             key = self.session.key
             try:
-                answer = await self.session.reconcile(held, told)
+                await reconcile(self.session, self.desk)
             except Refusal as refused:
                 if refused.next == "reconcile":
                     raise Stopped(FAILED, str(refused)) from refused
                 await self._obey(refused, key)
                 return
-            courier.late = [one for one in courier.late if one not in late]
-            self.desk.reconciled(answer)
             log.info("reconciled: %s", self.session.lifecycle)
             if self.session.lifecycle in ("READY", "BUSY"):
                 self._kick.set()

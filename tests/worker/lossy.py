@@ -86,7 +86,7 @@ class Wire:
 
     async def _exchange(self, reader: Any, writer: Any, there: Any, back: Any) -> bool:
         """One request and its reply; False where the connection ends."""
-        head, body = await _message(reader)
+        head, body = await message(reader)
         line = " ".join(head.split(b"\r\n", 1)[0].decode().split()[:2])
         kind = re.sub(r"worker_[0-9a-f]+|workload_[0-9a-f]+", "…", line)
         self.counts[kind] = self.counts.get(kind, 0) + 1
@@ -98,7 +98,7 @@ class Wire:
             return False
         back.write(head + body)
         await back.drain()
-        head, body = await _message(there)
+        head, body = await message(there)
         await self._while_silent()
         if verdict == LOSE:
             self.lost.append(kind)
@@ -107,11 +107,16 @@ class Wire:
         await writer.drain()
         return True
 
+    async def pause(self, seconds: float) -> None:
+        """Hold up what is under way on this connection."""
+        await asyncio.sleep(seconds)
+
     async def _while_silent(self) -> None:
         await self._loop.run_in_executor(None, self._passing.wait)
 
 
-async def _message(reader: Any) -> tuple[bytes, bytes]:
+async def message(reader: Any) -> tuple[bytes, bytes]:
+    """One request or reply: its head and its body, as they came."""
     head = await reader.readuntil(b"\r\n\r\n")
     found = re.search(rb"(?i)content-length: *(\d+)", head)
     return head, await reader.readexactly(int(found.group(1))) if found else b""

@@ -4,13 +4,14 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from feltd.clock import boot_ms
 from feltd.worker import Permanent, Transient, Unreachable, refusal
 from feltd.worker.command import STDERR_BYTES_MAX, outcome
 from feltd.worker.courier import Courier, items, results
-from feltd.worker.failures import OUTPUT_BYTES_MAX, failed, raised, returned
+from feltd.worker.failures import OUTPUT_BYTES_MAX, RELEASED, failed, raised, returned
 from feltd.worker.leases import Held, LeaseView
 from feltd.worker.transport import PAUSE_MAX_S, pause_s
 
@@ -177,11 +178,25 @@ def test_a_text_that_looks_like_a_secret_is_sent_again_to_be_redacted(clerk: Cle
 def test_a_result_that_came_too_late_is_kept_as_evidence(clerk: Clerk) -> None:
     clerk.courier.hand(held(), returned("late"))
     clerk.answer(ok=False, code="WORKLOAD_STALE_FENCE", next="drop_claim")
-    told = results(clerk.courier.late)
+    told, carried = results(clerk.courier.late)
 
     assert clerk.settled == [("claim_17", "")]
     assert [one["attempt_id"] for one in told] == ["attempt_17"]
     assert told[0]["outcome"] == "completed"
+    assert carried == clerk.courier.late
+
+
+def test_a_reconciliation_carries_no_more_than_one_body(clerk: Clerk) -> None:
+    for token in range(1, 5):
+        clerk.courier.hand(held(token), returned("x" * 300_000))
+    clerk.courier.hand(held(5), failed("transient", "no"))
+    clerk.courier.hand(held(6), RELEASED)
+
+    told, carried = results(list(clerk.courier.waiting.values()))
+
+    assert [one["fencing_token"] for one in told] == [1, 2, 3, 5]
+    assert [parcel.held.fencing_token for parcel in carried] == [1, 2, 3, 5]
+    assert len(msgspec.json.encode(told)) < 1024 * 1024
 
 
 def test_a_load_stays_within_what_one_exchange_may_carry(clerk: Clerk) -> None:

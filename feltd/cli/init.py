@@ -58,8 +58,8 @@ def init(
                 return _exists(path, if_missing)
             if key_file is not None and key_file.exists():
                 raise StoreProblem(f"{key_file} exists already.", "Name another --key-file.")
-            _make_keyring(config.keyring_path)
-            made = _make_database(path, namespace)
+            make_keyring(config.keyring_path)
+            made = make_database(path, namespace)
             if key_file is not None:
                 private.create(key_file, made.secret.encode() + b"\n")
     except LockHeld as held:
@@ -82,7 +82,7 @@ def _exists(path: Path, if_missing: bool) -> int:
     )
 
 
-def _make_keyring(path: Path) -> None:
+def make_keyring(path: Path) -> None:
     """The signing keys, unless the folder has some: one ring serves every database in it."""
     if path.exists():
         keyring.parse(private.read(path))
@@ -90,7 +90,7 @@ def _make_keyring(path: Path) -> None:
     private.create(path, keyring.render(characters(8), secrets.token_bytes(32)))
 
 
-def _make_database(path: Path, namespace: str) -> KeyMade:
+def make_database(path: Path, namespace: str) -> KeyMade:
     """The file with its schema, its ledger and the admin key; nothing is left when that fails."""
     conn = connect.open_local(path, read_only=False)
     try:

@@ -4,7 +4,7 @@ import signal
 import time
 
 from feltd.cli.verify.faults import ShedsRenewals
-from feltd.cli.verify.play import FINAL, LONG_MS, Failed, Play
+from feltd.cli.verify.play import FINAL, LEASE_MS, LONG_MS, Failed, Play
 from feltd.cli.verify.wire import Fault
 from feltd.worker.client import Client
 
@@ -16,6 +16,7 @@ REFUSED_MAX = 20
 
 def lapse(play: Play) -> None:
     """Renewals fail until the lease is over: it lets the work go, and takes other work."""
+    play.lease_ms = LEASE_MS
     play.begin()
     work = play.work(LONG_MS)
     token = play.running(work)
@@ -51,7 +52,7 @@ def drain(play: Play) -> None:
         living=False,
     )
     play.first_try(work, "work held by a worker that was drained")
-    play.ends(0, "after it was drained (next: stop)")
+    play.ends(0, "after it was drained", told="stop")
     if play.ended(other):
         raise Failed("drained, it was given new work")
 
@@ -91,13 +92,13 @@ def takeover(play: Play) -> None:
         other.register(body)
     play.until(
         lambda: play.program.code is not None or bool(play.asked("register", since_s)),
-        "its name was taken (401, reason taken_over, next: stop) and it goes on",
+        "ignored next: stop — its name was taken (401, reason taken_over) and it goes on",
         living=False,
     )
     again = play.asked("register", since_s)
     if play.program.code is None and again:
         raise Failed("fought back: its name was taken, and it registered again")
-    play.ends(3, "after another process took its name (next: stop)")
+    play.ends(3, "after another process took its name", told="stop")
     if play.worker["incarnation"] != 2:
         raise Failed("fought back: its name was taken, and it took it again")
 
@@ -108,12 +109,7 @@ def revoke(play: Play) -> None:
     play.running(play.work(LONG_MS))
     since_s = time.monotonic()
     play.ground.client.revoke_grant(play.grant_id)
-    play.until(
-        lambda: play.program.code is not None,
-        "its grant was revoked (401, next: stop) and it goes on",
-        living=False,
-    )
-    play.ends(1, "after its grant was revoked (next: stop)")
+    play.ends(1, "after its grant was revoked", told="stop")
     refused = play.told("stop", since_s)
     if len(refused) > REFUSED_MAX:
         raise Failed(f"its grant was revoked, and {len(refused)} more calls came")

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from feltd.api.listen import find_local_socket
+from feltd.cli.init import make_database, make_keyring
+from feltd.daemon.place import take_lock
 from feltd.store.connect import open_local
 from feltd.worker.client import Client
 
@@ -54,7 +56,9 @@ class Ground:
         """Make the database if there is none, and serve it; on the same port each time."""
         if not self.database.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._run("init", "--data", str(self.database), "--key-file", str(self.folder / "key"))
+            with take_lock(self.database):
+                make_keyring(self.folder / "signing.keyring")
+                make_database(self.database, "default")
         log = (self.folder / "daemon.log").open("ab")
         with log:
             self._daemon = subprocess.Popen(
@@ -105,15 +109,6 @@ class Ground:
             grant_id=issued["grant"]["id"],
         )
         return str(issued["grant"]["id"]), str(made["secret"])
-
-    def _run(self, *arguments: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "feltd", *arguments],
-            capture_output=True, stdin=subprocess.DEVNULL, env=environment(), check=False,
-            timeout=START_S,
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise Trouble(f"feltd {arguments[0]}: {done.stderr.decode(errors='replace').strip()}")
 
     def _first_line(self, process: subprocess.Popen[bytes]) -> str:
         assert process.stdout is not None

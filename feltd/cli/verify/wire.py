@@ -50,10 +50,21 @@ class Call:
     lost: bool = False
 
     @property
-    def next(self) -> str:
-        """What a refusal told the worker to do; empty where it was none."""
-        refused = self.status is not None and self.status >= 400 and not self.lost
-        return str(self.answer.get("next", "")) if refused else ""
+    def next(self) -> set[str]:
+        """What refusals in its answer told the worker to do; none where nothing was refused."""
+        if self.status is None or self.lost:
+            return set()
+        if self.status >= 400:
+            return {str(self.answer.get("next"))}
+        told = [one for one in _list(self.answer.get("outcomes")) if _is(one)]
+        return {str(one.get("next")) for one in told if one.get("ok") is False}
+
+    def accepted(self, verb: str) -> bool:
+        """Whether the worker was told that this was done."""
+        if self.status != 200 or self.lost or verb not in self.verbs:
+            return False
+        told = [one for one in _list(self.answer.get("outcomes")) if _is(one)]
+        return not any(one.get("op") == verb and one.get("ok") is False for one in told)
 
     def names(self, claim_id: str) -> bool:
         """Whether the worker acts on the claim in this call; a reconciliation only speaks of it."""
@@ -69,7 +80,7 @@ class Call:
         """Whether its answer told the worker that the claim is not its any more."""
         if self.lost or self.status is None:
             return False
-        if self.next == "drop_claim" and self.body.get("claim_id") == claim_id:
+        if "drop_claim" in self.next and self.body.get("claim_id") == claim_id:
             return True
         refused = [
             one.get("claim_id")

@@ -1,0 +1,176 @@
+"""`feltd worker verify`: workers in five tongues pass it, and wrong ones fail where they are wrong.
+
+A verification is mostly waiting: all that are asked for run beside each other, a few at a time.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feltd.cli.verify.command import NAMES
+from feltd.worker import alone
+from tests.daemon.running import FELTD, feltd
+
+JOB = "$FELTD_JOB"
+TOGETHER = 4
+ALONE = Path(str(alone.__file__))
+TONGUES = ALONE.with_name("tongues")
+WRONG = Path(__file__).with_name("wrong.py")
+
+#: Every worker that ships with feltd, and how it is started.
+RIGHT = {
+    "sdk": (*FELTD, "worker", "run", "--concurrency", "1", "--exec", JOB),
+    "alone": (sys.executable, str(ALONE), "--exec", JOB),
+    "sh": ("sh", str(TONGUES / "worker.sh"), JOB),
+    "node": ("node", str(TONGUES / "worker.mjs"), JOB),
+    "go": ("go-worker", JOB),
+}
+NEEDS = {"sh": ("curl", "jq", "setsid"), "node": ("node",), "go": ("go",)}
+
+#: Ways to be wrong, what is tried, where each must fail, and a word of the reason.
+FAULTS = {
+    "IgnoresNext": (
+        {
+            "reconcile": "next: reconcile",
+            "register": "next: register",
+            "drain": "next: stop",
+            "takeover": "next: stop",
+        },
+        ("begins", "fence"),
+    ),
+    "GoesOn": ({"fence": "next: drop_claim"}, ("begins", "renews", "drain")),
+    "Careless": (
+        {
+            "renews": "not renewed",
+            "lost-replies": "request_id",
+            "sheds": "Retry-After",
+            "waits": "wait_ms",
+            "takeover": "fought back",
+            "leave": "SIGTERM",
+        },
+        ("begins", "fence", "drain"),
+    ),
+}
+
+
+class Verifications:
+    """The verifications of this run, each begun when there is room and asked for once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pool = ThreadPoolExecutor(TOGETHER)
+        self.begun: dict[str, Future[dict[str, Any]]] = {}
+
+    def begin(self, name: str) -> None:
+        """Begin one."""
+        command = RIGHT.get(name) or (sys.executable, str(WRONG), name, "--exec", JOB)
+        only: tuple[str, ...] = ()
+        if name in FAULTS:
+            where, passes = FAULTS[name]
+            only = tuple(word for one in (*where, *passes) for word in ("--only", one))
+        self.begun[name] = self.pool.submit(self._run, name, only, command)
+
+    def _run(self, name: str, only: tuple[str, ...], command: tuple[str, ...]) -> dict[str, Any]:
+        if name == "go":
+            built = self.folder / "go-worker"
+            source = str(TONGUES / "worker.go")
+            subprocess.run(("go", "build", "-o", str(built), source), check=True)
+            command = (str(built), *command[1:])
+        ran = subprocess.run(
+            (*FELTD, "worker", "verify", "--json", *only, "--", *command),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.stdout, ran.stderr
+        told: dict[str, Any] = json.loads(ran.stdout)
+        assert ran.returncode == (0 if told["passed"] else 1)
+        return told
+
+
+@pytest.fixture(scope="module")
+def verified(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Verifications]:
+    """What the selected tests of this file ask for, under way."""
+    verifications = Verifications(tmp_path_factory.mktemp("verify"))
+    for item in request.session.items:
+        callspec = getattr(item, "callspec", None)
+        if item.path == Path(__file__) and callspec is not None:
+            name = callspec.params["name"]
+            programs = [one for marker in item.iter_markers("needs") for one in marker.args]
+            if all(map(shutil.which, programs)):
+                verifications.begin(name)
+    yield verifications
+    verifications.pool.shutdown(cancel_futures=True)
+
+
+def tongues() -> list[Any]:
+    """One parameter a tongue, marked with the programs it needs."""
+    return [
+        pytest.param(name, marks=[pytest.mark.needs(*NEEDS[name])] if name in NEEDS else [])
+        for name in RIGHT
+    ]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", tongues())
+def test_a_worker_that_ships_with_feltd_passes_everything(
+    verified: Verifications, name: str
+) -> None:
+    told = verified.begun[name].result()
+
+    assert [one["why"] for one in told["behaviours"] if not one["passed"]] == []
+    assert [one["name"] for one in told["behaviours"]] == list(NAMES)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_wrong_worker_fails_where_it_is_wrong(verified: Verifications, name: str) -> None:
+    where, _passes = FAULTS[name]
+
+    told = verified.begun[name].result()
+
+    failed = {one["name"]: one["why"] for one in told["behaviours"] if not one["passed"]}
+    assert failed.keys() == where.keys(), failed
+    for behaviour, word in where.items():
+        assert word in failed[behaviour]
+
+
+def test_a_program_that_is_no_worker_fails_at_once_and_says_why() -> None:
+    ran = feltd("worker", "verify", "--only", "begins", "--only", "drain", "--", "sh", "-c", "no")
+
+    assert ran.returncode == 1
+    assert "it ended with exit code 127" in ran.stdout
+    assert "not tried: it has to begin first" in ran.stdout
+    assert "0 of 2 behaviours" in ran.stdout
+
+
+def test_a_program_that_is_not_there_is_no_verdict() -> None:
+    ran = feltd("worker", "verify", "--", "/no/such/program")
+
+    assert ran.returncode == 1
+    assert "/no/such/program cannot be run: No such file or directory" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_without_a_program_it_is_a_usage_error() -> None:
+    assert feltd("worker", "verify").returncode == 2
+    assert feltd("worker", "verify", "--only", "nothing", "--", "true").returncode == 2
+
+
+def test_the_behaviours_are_listed_with_what_they_ask() -> None:
+    listed = json.loads(feltd("worker", "verify", "--list", "--json").stdout)
+
+    assert [one["name"] for one in listed] == list(NAMES)
+    assert {one["next"] for one in listed} >= {
+        "repeat", "drop_claim", "reconcile", "register", "fix_clock", "stop",
+    }  # fmt: skip
+    assert all(one["told"].endswith(".") for one in listed)

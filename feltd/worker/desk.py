@@ -36,6 +36,8 @@ LINES_A_CALL = 200
 AGAIN_MS_MIN = 100
 #: How long the end of an attempt may be held up by its last log lines.
 LINES_PATIENCE_MS = 2_000
+#: Given claims that are remembered.
+GIVEN_MAX = 1_024
 
 
 class Desk:
@@ -56,6 +58,8 @@ class Desk:
         self.freed = asyncio.Event()
         self.completed = 0
         self._given_back: set[str] = set()
+        # A dictionary for its order: the oldest is forgotten first.
+        self._given: dict[str, None] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._end = end
         self.caps = caps
@@ -80,6 +84,20 @@ class Desk:
         held.task = task
         self.slots.add(task)
         task.add_done_callback(self._slot_freed)
+
+    def newly_given(self, answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """What a person gave to this worker and it has not been told of before.
+
+        It is told of a claim until it names it. An answer that was long on its way may tell of
+        one that has ended here meanwhile: none is begun twice.
+        """
+        claims = answer.get("assigned_claims") or ()
+        fresh = [claim for claim in claims if claim["claim_id"] not in self._given]
+        for claim in fresh:
+            self._given[claim["claim_id"]] = None
+            if len(self._given) > GIVEN_MAX:
+                del self._given[next(iter(self._given))]
+        return fresh
 
     def give_back(self, claim: Mapping[str, Any]) -> None:
         """Release a claim that nothing here runs."""

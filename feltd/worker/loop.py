@@ -141,7 +141,7 @@ class Loop:
             await self._reconcile()
         answer = await self.session.beat(self.desk.reported(), len(self.desk.slots))
         self.desk.hear(answer)
-        for claim in answer.get("assigned_claims") or ():
+        for claim in self.desk.newly_given(answer):
             self._given(claim)
         self._lifecycle_is(self.session.lifecycle)
         if self.session.left:
@@ -200,7 +200,7 @@ class Loop:
                 await self._nothing(answer)
 
     def _received(self, answer: Json) -> bool:
-        claims = [*(answer.get("claims") or ()), *(answer.get("assigned_claims") or ())]
+        claims = [*(answer.get("claims") or ()), *self.desk.newly_given(answer)]
         for claim in claims:
             self._given(claim)
         return bool(claims)

@@ -125,11 +125,13 @@ def test_programs_end_with_a_worker_that_is_ended(
 
 def test_a_worker_told_to_stop_ends_its_programs_and_gives_the_work_back(crew: Crew) -> None:
     pids = crew.folder / "pids"
-    process = crew.start(
-        "w", "--grace", "200ms", "--exec", f"trap '' TERM; echo $$ > {pids}; sleep 300; sleep 300"
+    command = (
+        f"trap '' TERM; sleep 300 & echo $! >> {pids}; setsid sh -c 'echo $$ >> {pids}; sleep 300' "
+        f"& echo $$ >> {pids}; sleep 300; sleep 300"
     )
+    process = crew.start("w", "--grace", "200ms", "--exec", command)
     job = crew.work("anything")
-    family = pids_in(pids, 1)
+    family = pids_in(pids, 3)
     process.send_signal(signal.SIGTERM)
 
     assert crew.ended(process) == 0

@@ -11,6 +11,7 @@ import ctypes
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from pathlib import Path
 from feltd.model.policy import RuntimePolicy
 from feltd.worker.failures import OUTPUT_BYTES_MAX, Transient
 from feltd.worker.runtimes import launcher, sandbox
+from feltd.worker.runtimes.pipes import Pipes, keep_tail, keep_words
 from feltd.worker.runtimes.runtime import Claim, Finished, Unenforceable
 
 #: Between SIGTERM and SIGKILL for a program that shall stop.
@@ -27,6 +29,7 @@ TERM_S = 5.0
 DRAIN_S = 2.0
 #: A launcher ends a program in time; one that does not is ended with it.
 LATE_S = 5.0
+REAP_S = 0.002
 #: Kept of stderr while it runs, so that what is shown of it can be searched for secrets first.
 STDERR_BYTES_KEPT = 64 * 1024
 #: Under filesystem_policy none no file it writes may be larger: there is only its checkpoint.
@@ -114,34 +117,37 @@ class _Run:
         self.claim = claim
         self.policy = policy
         self.folder = folder
+        self.pipes = Pipes()
         self._why: str | None = None
         self._life = -1
-        self._process: asyncio.subprocess.Process | None = None
+        self._said: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
 
     async def launch(self, command: str, readable: Sequence[str]) -> None:
         told, telling = os.pipe()
         holding, self._life = os.pipe()
         try:
-            pipes = {"life": holding, "status": telling, "folder": self.folder}
-            bounds = {**pipes, **self._bounds()}
-            words = [f"{name}={value}" for name, value in bounds.items() if value is not None]
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", "-c", BEGIN, *words, "--",
-                *self._around(readable), "/bin/sh", "-c", command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=environment(self.claim, self.policy, self.folder),
-                pass_fds=(holding, telling),
-                start_new_session=True,
-            )  # fmt: skip
-        except BaseException:
-            os.close(told)
-            raise
+            status = await self.pipes.reader(os.fdopen(told, "rb", buffering=0))
+            self._verdict = asyncio.create_task(keep_words(status, self._said))
+            program = [*self._around(readable), "/bin/sh", "-c", command]
+            self._process = self._spawn(program, holding, telling)
         finally:
             os.close(holding)
             os.close(telling)
-        self._verdict = asyncio.create_task(_words(told))
+
+    def _spawn(self, program: list[str], holding: int, telling: int) -> "subprocess.Popen[bytes]":
+        pipes = {"life": holding, "status": telling, "folder": self.folder}
+        bounds = {**pipes, **self._bounds()}
+        words = [f"{name}={value}" for name, value in bounds.items() if value is not None]
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", BEGIN, *words, "--", *program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(self.claim, self.policy, self.folder),
+            pass_fds=(holding, telling),
+            start_new_session=True,
+        )
 
     @property
     def _boxed(self) -> bool:
@@ -178,34 +184,38 @@ class _Run:
         assert process.stdout is not None
         assert process.stderr is not None
         output, errors = bytearray(), bytearray()
+        written = await self.pipes.reader(process.stdout)
+        complained = await self.pipes.reader(process.stderr)
         streams = [
-            asyncio.create_task(_feed(process.stdin, given)),
-            asyncio.create_task(self._head(process.stdout, output)),
-            asyncio.create_task(_tail(process.stderr, errors)),
+            asyncio.create_task(self.pipes.feed(process.stdin, given)),
+            asyncio.create_task(self._head(written, output)),
+            asyncio.create_task(keep_tail(complained, errors, STDERR_BYTES_KEPT + 1)),
         ]
         try:
-            said = await self._verdict_in_time()
-            self._bury(said)
+            await self._until_verdict()
             await asyncio.wait(streams, timeout=DRAIN_S)
         finally:
             for stream in streams:
                 stream.cancel()
-        return self._finished(said, bytes(output), bytes(errors))
+        return self._finished(bytes(output), bytes(errors))
 
-    async def _verdict_in_time(self) -> dict[str, str]:
+    async def _until_verdict(self) -> None:
+        """Wait for the launcher's end; one that hangs past the duration is ended."""
         limit_s = self.policy.max_duration_ms / 1_000 + LATE_S
         done, _ = await asyncio.wait([self._verdict], timeout=limit_s)
         if not done:
             self.end_now("duration")
-        return await self._verdict
+            await asyncio.wait([self._verdict], timeout=LATE_S)
+        self._bury()
 
-    def _finished(self, said: dict[str, str], output: bytes, errors: bytes) -> Finished:
+    def _finished(self, output: bytes, errors: bytes) -> Finished:
+        said = self._said
         if "failed" in said:
             raise Transient(f"the program could not be started: {said['failed']}")
         if "end" not in said and self._why is None:
             raise Transient("the program's launcher was killed, and the program with it")
         end = self._why or said["end"]
-        if end == launcher.EXITED and said["began"] == "0":
+        if end == launcher.EXITED and said.get("began") == "0":
             if self.policy.max_memory_bytes is None or errors.startswith(b"bwrap: "):
                 why = errors.decode(errors="replace").strip()[-500:]
                 raise Transient(f"the program could not be started: {why}")
@@ -239,26 +249,37 @@ class _Run:
         await asyncio.wait([self._verdict], timeout=TERM_S + LATE_S)
 
     async def close(self) -> None:
-        """Whatever still runs ends with the lifeline."""
+        """Whatever still runs ends with the lifeline.
+
+        Interrupted, it leaves that to the launcher, which needs nobody for it.
+        """
         if self._life >= 0:
             os.close(self._life)
             self._life = -1
-        if self._process is not None:
-            try:
-                async with asyncio.timeout(LATE_S):
-                    await asyncio.wait([self._verdict])
-            finally:
-                self._bury(self._verdict.result() if self._verdict.done() else {})
-                self._verdict.cancel()
+        try:
+            if self._process is not None:
+                await asyncio.wait([self._verdict], timeout=LATE_S)
+                self._bury()
+                await self._reap()
+        finally:
+            self.pipes.close()
 
-    def _bury(self, said: dict[str, str]) -> None:
+    async def _reap(self) -> None:
+        """It has ended, or was killed: the moment until the kernel says so."""
+        assert self._process is not None
+        for _ in range(int(LATE_S / REAP_S)):
+            if self._process.poll() is not None:
+                return
+            await asyncio.sleep(REAP_S)
+
+    def _bury(self) -> None:
         """A launcher that was killed, or that hangs, leaves at least no group of processes.
 
         One that has said how the program ended has seen the last of it go.
         """
-        if self._process is None or "end" in said or "failed" in said:
+        if self._process is None or "end" in self._said or "failed" in self._said:
             return
-        for pid in (self._process.pid, int(said.get("pid", 0))):
+        for pid in (self._process.pid, int(self._said.get("pid", 0))):
             if pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
@@ -297,36 +318,3 @@ def _hide_environment() -> None:
     """Keep programs of the same user from reading the key out of /proc/<worker>/environ."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-async def _words(fd: int) -> dict[str, str]:
-    """What a launcher says, word by word, until it ends."""
-    reader = asyncio.StreamReader()
-    pipe = os.fdopen(fd, "rb", buffering=0)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), pipe
-    )
-    said: dict[str, str] = {}
-    try:
-        while line := await reader.readline():
-            name, _, value = line.decode(errors="replace").rstrip().partition(" ")
-            said[name] = value
-    finally:
-        transport.close()
-    return said
-
-
-async def _feed(stdin: asyncio.StreamWriter, given: bytes) -> None:
-    # A program need not read its input.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        stdin.write(given)
-        await stdin.drain()
-    stdin.close()
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        await stdin.wait_closed()
-
-
-async def _tail(stream: asyncio.StreamReader, kept: bytearray) -> None:
-    while chunk := await stream.read(65_536):
-        kept += chunk
-        del kept[: -STDERR_BYTES_KEPT - 1]

@@ -246,3 +246,69 @@ CREATE INDEX pools_opening ON pools (tenant_id, pool_id) WHERE opening = 1;
 
 -- Who could take work now: a better match for work with affinity is looked for among them.
 CREATE INDEX workers_ready ON workers (tenant_id, application_id, worker_id) WHERE lifecycle = 'READY';
+
+-- What is for later or waits for other work, by kind: the backlog counts along it. Work that is due
+-- when it is made never stands here, so that claiming and completing does not write it.
+CREATE INDEX workloads_delayed ON workloads (demand_id, state, eligible_at_ms, not_before_at_ms)
+ WHERE due = 0 AND state IN ('PENDING', 'READY');
+
+-- v_why: each waiting workload with its plain cause, as far as SQL can tell; what is READY and due
+-- may also fit no worker, which `feltd why` tells.
+CREATE VIEW v_why AS
+SELECT w.tenant_id,
+       w.application_id,
+       w.definition_id,
+       w.workload_id,
+       w.state,
+       CASE WHEN w.state = 'PENDING'
+            THEN coalesce((SELECT 'waits for ' || min(CASE WHEN d.parent LIKE 'group:%'
+                                                           THEN 'group:' || substr(d.parent, instr(d.parent, '/') + 1)
+                                                           ELSE d.parent END)
+                                  || CASE WHEN count(*) > 1 THEN ' and ' || (count(*) - 1) || ' more' ELSE '' END
+                             FROM dependency_waits d
+                            WHERE d.child_seq = w.seq
+                           HAVING count(*) > 0),
+                          'all it waited for has ended')
+            WHEN w.due = 0 AND w.not_before_at_ms > l.lease_ms + l.wall_offset_ms
+            THEN 'not before ' || strftime('%Y-%m-%dT%H:%M:%fZ', w.not_before_at_ms / 1000.0, 'unixepoch')
+            WHEN w.due = 0
+            THEN 'backoff until ' || strftime('%Y-%m-%dT%H:%M:%fZ', (w.eligible_at_ms + l.wall_offset_ms) / 1000.0, 'unixepoch')
+            WHEN EXISTS (SELECT 1 FROM holds h
+                          WHERE h.tenant_id IN ('*', w.tenant_id)
+                            AND h.ended_at_ms IS NULL
+                            AND (h.scope IN ('all', 'tenant')
+                                 OR (h.scope = 'application' AND h.value = w.application_id)
+                                 OR (h.scope = 'pool' AND h.value = w.pool_id)
+                                 OR (h.scope = 'definition'
+                                     AND h.value IN (w.definition_id, w.definition_id || '#' || w.definition_revision))))
+            THEN 'held: feltd hold list'
+            WHEN w.pool_id IS NOT NULL
+                 AND NOT EXISTS (SELECT 1 FROM pools p
+                                  WHERE p.tenant_id = w.tenant_id
+                                    AND p.pool_id = w.pool_id
+                                    AND p.deleted_at_ms IS NULL
+                                    AND (p.application_id IS NULL OR p.application_id = w.application_id))
+            THEN 'no pool ' || w.pool_id
+            WHEN EXISTS (SELECT 1 FROM pools p
+                          WHERE p.tenant_id = w.tenant_id
+                            AND p.pool_id = w.pool_id
+                            AND p.active >= p.max_concurrency)
+            THEN 'pool full: ' || w.pool_id
+            WHEN c.active >= c.claims_max THEN 'key full: ' || c.name
+            WHEN r.opens_at_ms > l.lease_ms THEN 'rate full: ' || r.name
+            WHEN NOT EXISTS (SELECT 1 FROM workers k
+                              WHERE k.tenant_id = w.tenant_id
+                                AND k.application_id = w.application_id
+                                AND k.lifecycle = 'READY'
+                                AND k.last_seen_at_ms + k.heartbeat_timeout_ms > l.lease_ms)
+            THEN 'no READY worker is heard in ' || w.application_id
+            ELSE 'waits its turn, or no worker fits: feltd why ' || w.workload_id
+       END AS why,
+       strftime('%Y-%m-%dT%H:%M:%fZ', (w.created_at_ms + l.wall_offset_ms) / 1000.0, 'unixepoch') AS created_at
+  FROM workloads w
+  JOIN ledger l ON l.id = 1
+  LEFT JOIN lanes n ON n.lane_id = w.lane_id
+  LEFT JOIN concurrency_keys c ON c.key_seq = n.concurrency_key
+  LEFT JOIN rate_keys r ON r.key_seq = n.rate_key
+ WHERE w.state IN ('PENDING', 'READY')
+ ORDER BY w.tenant_id, w.application_id, w.rank, w.seq;

@@ -25,6 +25,7 @@ from feltd.api import (
     placements,
     pools,
     reference,
+    why,
     workers,
     workloads,
 )
@@ -88,6 +89,7 @@ def routes(config: Config) -> tuple[Route, ...]:
         *holds.ROUTES,
         *fences.ROUTES,
         *placements.ROUTES,
+        *why.ROUTES,
         *events.ROUTES,
     )
 

@@ -33,6 +33,8 @@ COMMANDS: dict[str, Entry] = {
     "worker": Entry("feltd.cli.worker:worker", "Run a worker; list, drain, recover workers."),
     "workload": Entry("feltd.cli.workload:workload", "Create, watch, cancel, requeue work."),
     "group": Entry("feltd.cli.group:group", "See, await, seal and cancel groups of work."),
+    "why": Entry("feltd.cli.why:why", "Why work waits or a worker idles, and what helps."),
+    "backlog": Entry("feltd.cli.why:backlog", "Count what waits, kind by kind."),
     "claim": Entry("feltd.cli.claim:claim", "See who holds what; take it away."),
     "events": Entry("feltd.cli.events:events", "What happens, as it happens; for each, a program."),
     "pool": Entry("feltd.cli.pool:pool", "Make pools of workers, with a ceiling."),

@@ -10,6 +10,7 @@ from feltd.cli.output import ExamplesGroup, facts, json_option, say_json, table
 from feltd.cli.parse import DURATION, expiry
 from feltd.cli.remote import connect, remote, worker_named
 from feltd.cli.verify.command import verify
+from feltd.cli.why import worker_why
 from feltd.cli.worker_run import run
 
 COLUMNS = (
@@ -43,6 +44,7 @@ def worker() -> None:
 
 worker.add_command(run)
 worker.add_command(verify)
+worker.add_command(worker_why)
 
 
 @worker.command("list", examples=("feltd worker list", "feltd worker list --lifecycle OFFLINE"))

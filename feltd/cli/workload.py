@@ -12,6 +12,7 @@ from feltd.cli.parse import DURATION, expiry, json_value, labels
 from feltd.cli.placement import place
 from feltd.cli.remote import connect, remote
 from feltd.cli.timeline import timeline
+from feltd.cli.why import workload_why
 from feltd.cli.workload_change import bulk, edit, run_now
 from feltd.clock import wall_ms
 from feltd.worker.client import Client
@@ -55,6 +56,7 @@ workload.add_command(edit)
 workload.add_command(run_now)
 workload.add_command(bulk)
 workload.add_command(place)
+workload.add_command(workload_why)
 
 
 @workload.command(
@@ -288,7 +290,7 @@ def _waits_for(found: dict[str, Any]) -> str | None:
     attempts = len(found.get("attempts") or ())
     if eligible_at_ms <= now_ms:
         again = " again" if attempts else ""
-        return f"a worker: none has taken it{again} yet, see feltd worker list"
+        return f"a worker: none has taken it{again} yet, see feltd why"
     if attempts and (found.get("not_before_at_ms") or 0) <= now_ms:
         return f"the end of its backoff after attempt {attempts}: {when(eligible_at_ms)}"
     return f"its not_before: {when(eligible_at_ms)}"

@@ -6,6 +6,8 @@ OFFLINE once nothing is held. An operator's drain ends by `resume`, a worker's o
 registration.
 """
 
+from collections.abc import Sequence
+
 from msgspec.json import encode
 
 from feltd.clock import Now
@@ -13,7 +15,7 @@ from feltd.identity import audit, principals
 from feltd.mesh import lifecycle, workers
 from feltd.model.base import Ask
 from feltd.model.worker import Drained, DrainRequest, Outstanding, Worker
-from feltd.store.tx import Tx
+from feltd.store.tx import Row, Tx
 
 SCOPE = "workers:operate"
 
@@ -168,6 +170,17 @@ def settle(tx: Tx, worker_id: str, now: Now, actor: str | None = None) -> None:
     workers.idle(tx, worker_id, now)
 
 
+def safe_at_ms(row: Row, expiries_ms: Sequence[int], now: Now) -> int | None:
+    """When nothing is in a worker's hands any more, at the latest; None while leases may go on.
+
+    Lease time. `expiries_ms` are the ends of the leases it holds.
+    """
+    if not expiries_ms:
+        return now.lease_ms
+    bound_at_ms: int | None = row["no_renew_after_at_ms"]
+    return None if bound_at_ms is None else max(bound_at_ms, *expiries_ms)
+
+
 def lift(tx: Tx, worker_id: str) -> None:
     """Forget the drain of a worker, whoever asked for it. The lifecycle is the caller's."""
     tx.change(LIFT, {"worker_id": worker_id})
@@ -189,16 +202,11 @@ def _drained(tx: Tx, worker_id: str, now: Now) -> Drained:
         )
         for claim in tx.rows(OUTSTANDING, {"worker_id": worker_id})
     ]
-    bound_at_ms = row["no_renew_after_at_ms"]
-    safe_at_ms: int | None = now.lease_ms
-    if held:
-        latest_ms = max(claim.expires_at_ms for claim in held)
-        safe_at_ms = None if bound_at_ms is None else max(bound_at_ms, latest_ms)
     return Drained(
         worker=workers.show(row, [claim.claim_id for claim in held]),
         outstanding_claims=held,
         safe_to_stop=not held,
-        safe_at_ms=safe_at_ms,
+        safe_at_ms=safe_at_ms(row, [claim.expires_at_ms for claim in held], now),
     )
 
 

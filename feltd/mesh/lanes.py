@@ -153,7 +153,6 @@ UPDATE demands
                       WHERE d.tenant_id = :tenant_id
                         AND d.pool_id = :pool_id
                         AND d.pool_open = 0
-                      ORDER BY d.demand_id
                       LIMIT :limit)
 RETURNING demand_id, tenant_id, application_id
 """

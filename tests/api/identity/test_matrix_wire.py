@@ -15,7 +15,7 @@ from tests.api.identity.conftest import Wire
 
 BY_ID = [route for route in routes(Config()) if "{id}" in route.path]
 TABLES = ("workers", "workloads", "claims", "grants", "checkpoints", "claim_logs", "late_results")
-TABLES += ("pools", "holds", "decisions", "fences")
+TABLES += ("pools", "holds", "decisions", "fences", "workload_groups", "deadlines")
 
 
 class Scene:
@@ -32,9 +32,10 @@ class Scene:
         pool = {"pool_id": "pool-of-acme", "tenant_id": "acme", "name": "theirs"}
         hold = {"scope": "definition", "value": "index", "tenant_id": "acme", "reason": "ours"}
         # The worker is full, so what is given to it is refused, and that decision is kept.
-        second = self.work("acme", grant["grant"]["id"], "second")
+        second = self.work("acme", grant["grant"]["id"], "second", group="group-of-acme")
         given = wire.call("POST", f"/v1/workloads/{second}/claim", {"worker_id": worker_id})
         self.ids = {
+            "/v1/groups": "group-of-acme",
             "/v1/placements": given.body["decision_id"],
             "/v1/pools": wire.post("/v1/pools", pool)["pool_id"],
             "/v1/holds": wire.post("/v1/holds", hold)["hold_id"],
@@ -73,7 +74,7 @@ class Scene:
         self.wire.post(f"/v1/workers/{worker_id}/heartbeat", beat, key=done["worker_key"])
         return done
 
-    def work(self, tenant_id: str, grant_id: str, name: str = "w") -> str:
+    def work(self, tenant_id: str, grant_id: str, name: str = "w", **members: Any) -> str:
         """One workload of the registrar's own."""
         submitter = self.wire.key(
             scopes=["workloads:create"],
@@ -81,7 +82,7 @@ class Scene:
             tenants=[tenant_id],
             grant_id=grant_id,
         )["secret"]
-        body = {"definition_id": "extract", "idempotency_key": name}
+        body = {"definition_id": "extract", "idempotency_key": name} | members
         made: dict[str, Any] = self.wire.post("/v1/workloads", body, key=submitter)
         return str(made["workload_id"])
 
@@ -139,13 +140,21 @@ def test_a_foreign_id_answers_like_a_made_up_one(scene: Scene, route: Route) -> 
 def test_lists_show_nothing_of_another_tenant(scene: Scene) -> None:
     acme = set(scene.ids.values())
 
-    paths = ("/v1/workers", "/v1/workloads", "/v1/claims", "/v1/grants", "/v1/keys")
-    for path in (*paths, "/v1/pools", "/v1/holds", "/v1/placements"):
+    paths: tuple[str, ...] = ("/v1/workers", "/v1/workloads", "/v1/claims", "/v1/grants")
+    paths += (
+        "/v1/keys",
+        "/v1/pools",
+        "/v1/holds",
+        "/v1/placements",
+        "/v1/backlog",
+        "/v1/dead-letters",
+    )
+    for path in (*paths, "/v1/events"):
         for query in ("", "?tenant_id=other"):
             if path in ("/v1/workloads", "/v1/claims") and query:
                 continue
             text = repr(scene.wire.get(path + query, key=scene.operator))
-            assert not any(one in text for one in acme), path
+            assert not any(one in text for one in (*acme, "acme")), path
         refused = scene.wire.call("GET", path, key=scene.operator, X_Feltd_Tenant="acme")
         if refused.status == 200:
             assert not any(one in repr(refused.body) for one in acme), path

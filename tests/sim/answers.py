@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec import structs
 from msgspec.json import encode
 
 from feltd.clock import Now
 from feltd.errors import TABLE
-from feltd.model.base import Caller
 from feltd.model.claim import Pull
 from feltd.model.worker import Worker
-from feltd.model.workload import Made, NewWorkload, Refusal, RetryPolicy, Tombstone
-from tests.sim import gifts, waits
+from feltd.model.workload import Made, NewWorkload, Refusal, Tombstone
+from tests.sim import edits, gifts, waits
 from tests.sim.calls import FENCED, Call
 from tests.sim.history import History, Hold, Peer, Violation
 from tests.sim.standing import (
@@ -58,6 +58,7 @@ def after(history: History, call: Call) -> None:
 def refused(history: History, call: Call) -> None:
     """A refusal teaches nothing, but for a beat whose clock is wrong: it was heard."""
     gifts.refused(history, call)
+    edits.refused(history, call)
     if call.code == "WORKLOAD_IDEMPOTENCY_CONFLICT" and call.verb == "create":
         body = encode(call.cmd.body.body)
         if any(work.body == body for work in history.works.values()):
@@ -118,7 +119,7 @@ def _worker_of(answer: Any) -> Worker | None:
 
 def _created(history: History, call: Call) -> None:
     workload = call.answer.workload
-    _named(history, call.caller, call.cmd.body.body, workload.workload_id, call.answer.created)
+    _named(history, call, call.cmd.body.body, workload.workload_id, call.answer.created)
     if isinstance(workload, Tombstone):
         return
     work = history.works[workload.workload_id]
@@ -130,13 +131,13 @@ def _created_batch(history: History, call: Call) -> None:
     items = zip(call.cmd.body.items, call.answer.items, strict=True)
     for asked, made in items:
         if isinstance(made, Made):
-            _named(history, call.caller, asked.body, made.workload_id, made.created)
+            _named(history, call, asked.body, made.workload_id, made.created)
         elif not isinstance(made, Refusal):
             raise Violation(f"a batch answered {made}")
 
 
 def _named(
-    history: History, caller: Caller, body: NewWorkload, workload_id: str, created: bool
+    history: History, call: Call, body: NewWorkload, workload_id: str, created: bool
 ) -> None:
     """A key names one workload for ever."""
     work = history.works[workload_id]
@@ -144,14 +145,13 @@ def _named(
     first = history.named.setdefault(name, workload_id)
     if first != workload_id or created != (work.max_attempts == 0):
         raise Violation(f"{name} names {first}, answered was {workload_id}, created {created}")
-    require_tenant(caller, work.tenant_id)
+    require_tenant(call.caller, work.tenant_id)
     if created:
-        work.max_attempts = (body.retry_policy or RetryPolicy()).max_attempts
-        work.not_before_ms = body.not_before_at_ms
+        edits.created(work, body)
         work.body = encode(body)
         waits.created(history, work, body)
+        edits.begins(call, work)
         work.definition = f"{body.definition_id}#{body.definition_revision}"
-        work.pool_id = None if body.placement is None else body.placement.pool_id
     elif work.body != encode(body):
         raise Violation(f"{name} was asked for otherwise, and answered with {workload_id}")
 
@@ -173,8 +173,7 @@ def _pulled(history: History, call: Call) -> None:
             and hold.token not in fresh
         ]
         if first:
-            now_ms = call.now.lease_ms
-            expected = [one.token for one in first if one.ended is None and one.high_ms > now_ms]
+            expected = [one.token for one in first if history.lasts(one, call.now)]
             if fresh:
                 raise Violation(f"the repeat of {wanted.request_id} got others: {fresh}")
     if sorted(told) != sorted(expected):
@@ -203,7 +202,7 @@ def _exchanged(history: History, call: Call) -> None:
         token = claim_id.removeprefix("claim_")
         hold = history.holds.get(int(token)) if token.isdigit() else None
         own = hold is not None and hold.worker_id == call.cmd.id
-        if own and hold.ended is None and hold.high_ms > call.now.lease_ms:
+        if own and history.lasts(hold, call.now):
             raise Violation(f"a live claim was called fenced: {hold}")
 
 
@@ -217,7 +216,7 @@ def _assigned(history: History, call: Call, named: set[str]) -> None:
     for claim in told:
         shown(history, claim)
     tokens = [claim.fencing_token for claim in told]
-    gifts.told(history, call.cmd.id, tokens, named, call.now.lease_ms)
+    gifts.told(history, call.cmd.id, tokens, named, call.now)
 
 
 def _gave(history: History, call: Call) -> None:
@@ -228,6 +227,8 @@ def _gave(history: History, call: Call) -> None:
 def _looked(history: History, call: Call) -> None:
     """Cancel, requeue, evict: the workload is shown as it is known."""
     work = history.works[call.answer.workload_id]
+    if call.verb == "requeue" and call.cmd.body.priority is not None:
+        work.asked = structs.replace(work.asked, priority=call.cmd.body.priority)
     if call.answer.state != work.state or call.answer.fencing_token != work.token:
         raise Violation(f"{call.verb} was answered {call.answer.state}, known is {work}")
     require_tenant(call.caller, work.tenant_id)
@@ -257,6 +258,7 @@ LEARN: dict[str, Learn] = {
     "create_key": key_made,
     "revoke_key": key_revoked,
     "seal_group": waits.sealed,
+    "edit": edits.edited,
     "place_hold": stopped,
     "lift_hold": lifted,
     **dict.fromkeys(_LOOKED, _looked),

@@ -1,5 +1,6 @@
 """What is known of work that people gave, and of what sinks asked; each answer must agree."""
 
+from feltd.clock import Now
 from tests.sim.calls import Call
 from tests.sim.history import History, Violation
 
@@ -19,7 +20,7 @@ def given(history: History, call: Call) -> None:
         history.assigned.add(claim.fencing_token)
 
 
-def told(history: History, worker_id: str, tokens: list[int], named: set[str], now_ms: int) -> None:
+def told(history: History, worker_id: str, tokens: list[int], named: set[str], now: Now) -> None:
     """A worker is told of exactly what it was given and has not named."""
     history.assigned -= {token for token in history.assigned if f"claim_{token}" in named}
     waiting = [
@@ -27,7 +28,7 @@ def told(history: History, worker_id: str, tokens: list[int], named: set[str], n
         for token in history.live_of(worker_id)
         if token in history.assigned
         and history.works[history.holds[token].workload_id].state == "CLAIMED"
-        and history.holds[token].low_ms > now_ms
+        and history.lasts(history.holds[token], now)
     ]
     if tokens != waiting:
         raise Violation(f"{worker_id} was told of {tokens}, given are {waiting}")
@@ -72,7 +73,9 @@ def refused(history: History, call: Call) -> None:
             raise Violation(f"{token} was refused at {place}: {history.fences.get(place)}")
     elif call.verb == "validate":
         hold = history.holds.get(asked.fencing_token)
-        if hold is None or call.cmd.id != f"claim_{hold.token}" or hold.low_ms <= call.now.lease_ms:
+        if hold is None or call.cmd.id != f"claim_{hold.token}":
+            return
+        if not history.lasts(hold, call.now):
             return
         seen = call.caller.may_see(history.works[hold.workload_id].tenant_id)
         if seen and history.forbids_claim(hold, call.now) is None:

@@ -8,14 +8,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from feltd.clock import Now
 from feltd.model.base import Caller
+from feltd.model.policy import Concurrency, Placement, Timeouts
+from feltd.model.workload import RetryPolicy
+from tests.sim import times
 
 LIVE = frozenset({"CLAIMED", "RUNNING", "CHECKPOINTED"})
 
 
 class Violation(AssertionError):
     """The daemon did what it promised never to do."""
+
+
+class Asked(Struct, frozen=True):
+    """What a workload asks for, as it was created and as people have changed it since."""
+
+    priority: int = 0
+    not_before_ms: int | None = None
+    placement: Placement = Placement()
+    concurrency: Concurrency | None = None
+    timeouts: Timeouts = Timeouts()
+    retry: RetryPolicy = RetryPolicy()
+    labels: dict[str, str] = {}
+    on_worker_lost: str | None = None
 
 
 @dataclass
@@ -28,11 +46,16 @@ class Work:
     state: str
     eligible_at_ms: int
     max_attempts: int
-    not_before_ms: int | None = None
+    asked: Asked = field(default_factory=Asked)
+    #: When total_ms began, when it became READY, and until when its last attempt has it wait.
+    born_ms: int = 0
+    ready_ms: int = 0
+    backoff_ms: int | None = None
+    #: Releases in a row.
+    releases: int = 0
     #: What was asked for, as it was sent.
     body: bytes = b""
     definition: str = ""
-    pool_id: str | None = None
     token: int = 0
     spent: int = 0
     cancel: bool = False
@@ -56,6 +79,10 @@ class Hold:
     low_ms: int
     high_ms: int
     request_id: str | None = None
+    #: It is to be started within these, if at all; and it was started then.
+    start_low_ms: int = 0
+    start_high_ms: int = 0
+    started_ms: int = 0
     ended: str | None = None
     #: The verb, and for complete the body, by which its holder ended it, and the first answer.
     ended_by: tuple[str, Any] | None = None
@@ -139,6 +166,11 @@ class History:
         """Claims that have not ended."""
         return (hold for hold in self.holds.values() if hold.ended is None)
 
+    def lasts(self, hold: Hold, now: Now) -> bool:
+        """Whether a claim lives for certain, as far as time goes."""
+        late = times.may_have_passed(self, self.works[hold.workload_id], now)
+        return hold.ended is None and hold.low_ms > now.lease_ms and not late
+
     def live_of(self, worker_id: str) -> list[int]:
         """Tokens a worker holds, oldest first."""
         return sorted(hold.token for hold in self.live() if hold.worker_id == worker_id)
@@ -174,7 +206,7 @@ class History:
         """The hold that keeps a workload from being claimed, None when none is known to."""
         values = {
             "application": (work.application_id,),
-            "pool": (work.pool_id,),
+            "pool": (work.asked.placement.pool_id,),
             "definition": (work.definition.partition("#")[0], work.definition),
         }
         for hold_id, stop in self.stops.items():
@@ -215,6 +247,8 @@ class History:
             return "the claim is superseded"
         if hold.high_ms <= now.lease_ms:
             return f"the lease ended at {hold.high_ms}, it is {now.lease_ms}"
+        if times.passed(self, self.works[hold.workload_id], now):
+            return f"a timeout has passed, it is {now.lease_ms}"
         peer = self.peers[hold.worker_id]
         if hold.incarnation != peer.incarnation:
             return f"the claim is of incarnation {hold.incarnation}, now is {peer.incarnation}"

@@ -48,6 +48,8 @@ class Place:
     asked: dict[str, Any] = field(default_factory=dict)
     #: Keys a person made for a worker, good for any incarnation.
     spare: list[Caller] = field(default_factory=list)
+    #: What a search has found and nobody has changed yet.
+    found: list[Any] = field(default_factory=list)
 
 
 class Template(NamedTuple):

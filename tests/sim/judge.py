@@ -82,7 +82,7 @@ def _judge_live(history: History, item: Item, hold: Hold, now: Now) -> None:
     allowed = starts or state in STATES.get(item.verb, LIVE)
     if item.answer is not None and not allowed:
         raise Violation(f"{_told(item)} was done, although the workload was {state}")
-    certain = hold.low_ms > now.lease_ms and _is_certain(history, item, now)
+    certain = history.lasts(hold, now) and _is_certain(history, item, now)
     if item.answer is not None or not item.sound or not certain:
         return
     if allowed:

@@ -23,6 +23,10 @@ SELECT 'a silent worker', k.worker_id
  WHERE k.lifecycle <> 'OFFLINE'
    AND k.last_seen_at_ms + k.heartbeat_timeout_ms <= :now_ms
 UNION ALL
+SELECT 'a timeout', d.workload_id
+  FROM deadlines d
+ WHERE d.at_ms <= :now_ms
+UNION ALL
 SELECT 'an unsettled worker', k.worker_id
   FROM workers k
  WHERE k.authority_unsettled = 1

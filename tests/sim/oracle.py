@@ -14,15 +14,18 @@ from feltd.model.claim import Outcome
 from feltd.model.group import CancelGroup
 from feltd.model.workload import Cancel
 from feltd.store.tx import Row, Tx
-from tests.sim import answers, standing, waits
+from tests.sim import answers, bulks, edits, fates, standing, times, waits
 from tests.sim.calls import ENDING, FENCED, Call
 from tests.sim.history import LIVE, History, Hold, Violation, Work
 from tests.sim.judge import Item, body_of, judge
 
 WORKLOADS = """
 SELECT w.workload_id, w.state, w.fencing_token, w.attempts_spent, w.cancel_requested, w.result_id,
-       w.output, w.expires_at_ms, w.eligible_at_ms, w.claim_worker_id
+       w.output, w.expires_at_ms, w.eligible_at_ms, w.claim_worker_id, w.priority,
+       w.not_before_at_ms, w.placement, w.pool_id, w.concurrency, w.timeouts, w.retry_policy,
+       w.max_attempts, w.labels, d.at_ms AS timeout_at_ms
   FROM workloads w
+  LEFT JOIN deadlines d ON d.workload_id = w.workload_id
 """
 
 ENDED_KEYS = """
@@ -45,6 +48,8 @@ class Oracle:
         self.history = History()
         self.newest_token = 0
         self.reached: Counter[str] = Counter()
+        #: What the daemon does with claims of silent workers whose work says nothing.
+        self.on_worker_lost = "end"
         #: A start that found an earlier database is under way.
         self.rolled_back = False
 
@@ -70,15 +75,24 @@ class Oracle:
             self._allow(call, "it reconciled")
         elif call.verb in ("pull", "claim"):
             self._allow(call, "it got work")
+        expected = bulks.before(self.history, call) if call.verb == "bulk" else []
         self._apply_all(call, events)
+        if call.verb == "bulk":
+            bulks.changed(self.history, call, expected)
         if call.refusal is None:
             answers.after(self.history, call)
+
+    def _lost(self, hold: Hold) -> str:
+        """What becomes of a claim whose worker fell silent: it ends, or it runs out."""
+        asked = self.history.works[hold.workload_id].asked
+        return asked.on_worker_lost or self.on_worker_lost
 
     def credited(self, now: Now, gap_ms: int, first: bool) -> None:
         """The writer gave credit for time in which nothing could be heard."""
         since_ms = -1 if first else now.lease_ms - gap_ms
         history = self.history
         for hold in history.live():
+            times.credited(history, hold, now, since_ms)
             peer = history.peers[hold.worker_id]
             end_ms = now.lease_ms + peer.timeout_ms
             chain_ms = history.chain_ends_ms(peer.grant_id)
@@ -116,10 +130,12 @@ class Oracle:
         if work.state == "COMPLETED" and work.result != (row["result_id"], row["output"]):
             raise Violation(f"the result of {work.workload_id} changed to {tuple(row)}")
         if work.state == "READY" and row["eligible_at_ms"] != work.eligible_at_ms:
-            if work.not_before_ms is None:
+            if work.asked.not_before_ms is None:
                 raise Violation(f"{work.workload_id} is eligible at another time: {tuple(row)}")
             # A wall instant: the keeper moves it when the wall clock is moved.
             work.eligible_at_ms = row["eligible_at_ms"]
+        edits.compare(work, row)
+        times.compare(self.history, work, row["timeout_at_ms"])
         if work.state in LIVE:
             hold = self.history.holds[work.token]
             if not hold.low_ms <= row["expires_at_ms"] <= hold.high_ms:
@@ -166,7 +182,11 @@ class Oracle:
         self._apply_while(
             call,
             events,
-            lambda event: event["fencing_token"] == token and event["kind"] in own,
+            # Those who waited for its end are told in the same breath.
+            lambda event: (
+                event["kind"] == "settle"
+                or (event["fencing_token"] == token and event["kind"] in own)
+            ),
             item.body,
         )
         if item.verb in ENDING:
@@ -202,7 +222,10 @@ class Oracle:
             self.reached["fence raised"] += 1
             return
         if event["to_state"] is None:
-            work.cancel = True
+            if kind == "edit":
+                edits.told(work, event)
+            else:
+                work.cancel = True
             return
         if event["from_state"] != work.state:
             raise Violation(f"{kind} of {work.workload_id} from {event['from_state']}: {work}")
@@ -211,18 +234,29 @@ class Oracle:
         elif kind == "settle":
             waits.settled(work, event)
             self.reached[f"settled {event['to_state']}"] += 1
+        elif event["end_kind"] is not None and event["fencing_token"] is None:
+            times.gave_up(self.history, work, event, call.now)
+            self.reached[f"end {event['end_kind']}"] += 1
         elif event["end_kind"] is not None:
             self._ended(call, work, event, body)
+        elif kind == "start":
+            self.history.holds[event["fencing_token"]].started_ms = event["at_ms"]
         elif kind == "checkpoint":
             self.history.holds[event["fencing_token"]].ends(event["expires_at_ms"])
         elif kind == "requeue":
-            work.spent, work.cancel = 0, False
+            work.spent, work.releases, work.cancel = 0, 0, False
+            work.born_ms, work.backoff_ms = event["at_ms"], None
             waits.requeued(self.history, work, event["to_state"])
             self.reached[f"requeued {event['to_state']}"] += 1
         work.state = event["to_state"]
         waits.moved(self.history, work)
         if event["eligible_at_ms"] is not None:
             work.eligible_at_ms = event["eligible_at_ms"]
+        if work.state == "READY":
+            work.ready_ms = event["at_ms"]
+            work.backoff_ms = event["eligible_at_ms"] if event["end_kind"] else None
+        if kind in ("settle", "requeue"):
+            edits.begins(call, work)
 
     def _created(self, event: Row) -> None:
         history, workload_id = self.history, event["workload_id"]
@@ -235,6 +269,8 @@ class Oracle:
             event["to_state"],
             event["eligible_at_ms"] or 0,
             max_attempts=0,
+            born_ms=event["at_ms"],
+            ready_ms=event["at_ms"],
         )
 
     def _claimed(self, call: Call, work: Work, event: Row) -> None:
@@ -244,6 +280,7 @@ class Oracle:
         wrong = [
             (token <= self.newest_token, f"token {self.newest_token} was issued before"),
             (work.eligible_at_ms > now.lease_ms, f"it is eligible at {work.eligible_at_ms}"),
+            (times.passed(history, work, now), "a timeout of it has passed"),
             (work.spent >= work.max_attempts, f"{work.spent} attempts are spent"),
             (call.caller.worker_id != worker_id and call.verb != "give", "the caller is another"),
             (peer.drained, "the worker is drained"),
@@ -265,6 +302,9 @@ class Oracle:
         end_ms = event["expires_at_ms"]
         hold = Hold(token, work.workload_id, worker_id, peer.incarnation, end_ms, end_ms)
         hold.request_id = answers.request_id_of(call)
+        start_ms = work.asked.timeouts.start_ms
+        if start_ms is not None:
+            hold.start_low_ms = hold.start_high_ms = now.lease_ms + start_ms
         history.holds[token] = hold
 
     def _ended(self, call: Call, work: Work, event: Row, body: Any) -> None:
@@ -276,6 +316,8 @@ class Oracle:
         self.reached[f"end {kind}"] += 1
         self.reached[f"to {event['to_state']}"] += 1
         hold.ended = kind
+        fates.check(call, work, hold, event, body)
+        work.releases = work.releases + 1 if kind == "released" else 0
         spends = call.verb == "evict" and call.cmd.body.spend_attempt
         work.spent += spends or kind not in FREE
         if work.spent > work.max_attempts:
@@ -296,11 +338,15 @@ class Oracle:
             why = None if body is not None else self.history.forbids_claim(hold, now)
             known = why is None and call.caller.worker_id == hold.worker_id
         elif verb == "recover":
-            known = hold.low_ms <= now.lease_ms
+            known = times.lapses(self.history, self.history.works[hold.workload_id], hold, now)
+        elif verb == "time_out":
+            work = self.history.works[hold.workload_id]
+            known = times.ends_claim(self.history, work, hold, kind, now)
         elif verb == "lose":
             moved = call.verb in ("register", "transition") and answers.is_about(call, peer)
             silent = peer.heard_ms + peer.timeout_ms <= now.lease_ms
-            known = moved or (call.verb == "detect_failures" and silent)
+            runs_out = self._lost(hold) == "lease"
+            known = moved or (call.verb == "detect_failures" and silent and not runs_out)
         elif verb == "withdraw":
             known = call.verb in REGRANTING
         elif verb == "evict":

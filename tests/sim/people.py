@@ -10,7 +10,7 @@ from feltd.model.base import Caller, Subject
 from feltd.model.claim import Evict
 from feltd.model.grant import GrantConstraints, ReplaceGrant, ResourceScope, RevokeGrant
 from feltd.model.key import CreateKey
-from feltd.model.policy import Concurrency, Placement, Rate
+from feltd.model.policy import Concurrency, Placement, Rate, Timeouts
 from feltd.model.worker import DrainRequest, Transition
 from feltd.model.workload import (
     Batch,
@@ -64,6 +64,9 @@ SELECT p.pool_id
 POOLS = ("p1", "p2", "p9")
 NEVER_MADE = "p9"
 
+#: Shorter than a lease or a backoff, about as long, and longer.
+TIMEOUTS_MS = (1, 1_000, 5_000, 30_000, 60_000, 600_000)
+
 LIFECYCLES = ("READY", "BUSY", "DRAINING", "OFFLINE", "RECOVERING", "REGISTERED")
 
 
@@ -99,9 +102,11 @@ def new_body(world: World, place: Place) -> NewWorkload:
         members["concurrency"] = Concurrency(rng.choice("cd"), rng.choice((1, 1, 2)))
     if rng.random() < 0.15:
         members["rate"] = Rate("r", rng.choice((1, 2)), rng.choice((5_000, 60_000)))
+    if rng.random() < 0.3:
+        members["timeouts"] = some_timeouts(world)
     if rng.random() < 0.4:
         asked = members.get("placement", Placement())
-        members["placement"] = structs.replace(asked, pool_id=_some_pool(world, place))
+        members["placement"] = structs.replace(asked, pool_id=some_pool(world, place))
     capabilities: tuple[str, ...] = ("extract",)
     if rng.random() < 0.4:
         capabilities = rng.choice(((), ("extract", "index"), ("audit",), ("fly",)))
@@ -117,7 +122,15 @@ def new_body(world: World, place: Place) -> NewWorkload:
     )
 
 
-def _some_pool(world: World, place: Place) -> str | None:
+def some_timeouts(world: World) -> Timeouts:
+    """One of the four, or several of them."""
+    rng = world.rng
+    members = ("queue_ms", "start_ms", "execution_ms", "total_ms")
+    chosen = rng.sample(members, rng.choice((1, 1, 2, 4)))
+    return Timeouts(**{member: rng.choice(TIMEOUTS_MS) for member in chosen})
+
+
+def some_pool(world: World, place: Place) -> str | None:
     """A pool of the tenant, if it has any; now and then one that was never made."""
     standing = world.rows(SOME_POOL, tenant_id=place.tenant_id)
     if world.rng.random() < 0.05:
@@ -192,6 +205,8 @@ def requeue(world: World, place: Place) -> None:
     if dead and world.rng.random() < 0.8:
         workload_id = world.rng.choice(dead)["workload_id"]
     body = Requeue(input={"n": 9}) if world.rng.random() < 0.3 else Requeue()
+    if world.rng.random() < 0.2:
+        body = Requeue(priority=world.rng.choice((-3, 0, 5)))
     _send(world, make(world, "requeue", place.operator, body, workload_id))
 
 

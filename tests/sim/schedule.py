@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from feltd.config import Config
 from feltd.identity.principals import LOCAL
-from tests.sim import givers, people, stoppers, workers
+from tests.sim import editors, followers, givers, laws, people, searchers, stoppers, workers
 from tests.sim.clients import Process, make, some_fault
 from tests.sim.faults import NONE
 from tests.sim.history import Violation
@@ -42,6 +42,10 @@ SELECT w.eligible_at_ms
   FROM workloads w
  WHERE w.state = 'READY'
    AND w.eligible_at_ms > :now_ms
+UNION ALL
+SELECT d.at_ms
+  FROM deadlines d
+ WHERE d.at_ms > :now_ms
 UNION ALL
 SELECT k.last_seen_at_ms + k.heartbeat_timeout_ms
   FROM workers k
@@ -87,6 +91,7 @@ def run(seed: int, steps: int = STEPS) -> Run:
     try:
         _storm(world, places, steps)
         _calm(world, places)
+        _look_back(world)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -105,12 +110,21 @@ def _storm(world: World, places: list[Place], steps: int) -> None:
     rng = world.rng
     # Most happens in one place; the others are there to be crossed into.
     here = rng.choice(places)
-    acts: list[tuple[Step, int]] = [*people.ACTS, *stoppers.ACTS, *givers.ACTS]
+    acts: list[tuple[Step, int]] = [
+        *people.ACTS,
+        *stoppers.ACTS,
+        *givers.ACTS,
+        *editors.ACTS,
+        *searchers.ACTS,
+        *followers.ACTS,
+    ]
     acts += [*workers.ACTS, *MACHINE]
     weights = [weight * rng.choice(FEW if act in ALWAYS else LEANINGS) for act, weight in acts]
-    world.config = Config(on_worker_lost=rng.choice(("end", "end", "lease")))
+    lost = rng.choice(("end", "end", "lease"))
+    world.config, world.oracle.on_worker_lost = Config(on_worker_lost=lost), lost
     for process in here.processes:
         process.twice = rng.random() < 0.2
+    world.followers = followers.all_of(here)
     if rng.random() < 0.5:
         stoppers.pool(world, here)
     for place in (here, here, rng.choice(places)):
@@ -186,6 +200,14 @@ def _calm(world: World, places: list[Place]) -> None:
     for place in places:
         _finish(world, place)
     world.keep()
+
+
+def _look_back(world: World) -> None:
+    """Whoever followed knows everything, and every decision is what the law decides."""
+    for one in world.followers:
+        one.compare(world)
+    for row in world.rows(laws.DECISIONS):
+        laws.holds(row)
 
 
 def _finish(world: World, place: Place) -> None:

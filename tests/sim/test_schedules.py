@@ -22,7 +22,6 @@ SOAK = "20000"
 
 #: Codes in the rules' text that no call of a schedule can be answered with, and why.
 BEYOND = {
-    "EVENTS_COMPACTED": "nothing takes events away, and no reader is ahead of them",
     "INTERNAL": "a claim that cannot be ended breaks a promise first",
     "QUOTA_EXCEEDED": "a schedule names two resources",
     "STORAGE_UNAVAILABLE": "a file without its ledger is refused at start",
@@ -43,6 +42,8 @@ ENDS = (
     "cancelled_by_force",
     "authority_lost",
     "restored",
+    "queue_timeout",
+    "total_timeout",
 )
 
 #: Why a pull comes back empty, and how keys end.

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.json import decode
+
 from feltd.mesh.exchange import Exchanging
 from feltd.model.base import Caller
 from feltd.model.claim import Claim, Evict, Pull
@@ -16,6 +18,7 @@ from feltd.model.exchange import (
     RenewItem,
     StartItem,
 )
+from feltd.model.policy import Placement
 from feltd.model.workload import Cancel
 from tests.sim.calls import ENDING, FENCED, Call
 from tests.sim.clients import Process, fenced_body, lied, make, send, some_fault
@@ -40,7 +43,7 @@ STEPS_OF_WORK = (
 )
 
 ASKED = """
-SELECT w.capability_snapshot, w.resources
+SELECT w.capability_snapshot, w.resources, w.placement
   FROM workloads w
  WHERE w.workload_id = :workload_id
 """
@@ -329,7 +332,10 @@ def finish_all(world: World, process: Process) -> None:
 def fits_nobody(world: World, workload_id: str) -> bool:
     """Whether a workload asks for more than any worker of this world has."""
     asked = world.rows(ASKED, workload_id=workload_id)[0]
-    return asked["resources"] != "{}" or "audit" in asked["capability_snapshot"]
+    place = decode(asked["placement"], type=Placement)
+    zone = place.required_labels.get("zone")
+    shut_out = zone is not None and place.anti_affinity.get("zone") == zone
+    return shut_out or asked["resources"] != "{}" or "audit" in asked["capability_snapshot"]
 
 
 def _complete(world: World, process: Process, claim: Claim) -> None:

@@ -11,7 +11,7 @@ import sqlite3
 import zlib
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from feltd.clock import Now
 from feltd.config import Config
@@ -29,12 +29,16 @@ from feltd.store.lanes import Lanes, Operation
 from feltd.store.sidecar import Mark
 from feltd.store.tx import Tx
 from tests.mesh.rebuilt import Lives
+from tests.sim import times
 from tests.sim.calls import Call, watched
 from tests.sim.faults import NONE, Crash, Fault, Line
 from tests.sim.gifts import DECIDED
 from tests.sim.history import Violation
 from tests.sim.machine import LEFT_BEHIND, Backup, Clock, replaced
 from tests.sim.oracle import Oracle
+
+if TYPE_CHECKING:
+    from tests.sim.followers import Follower
 
 #: No file is at this path: the guard looks for one before each commit.
 PATH = Path("simulated.db")
@@ -58,6 +62,7 @@ class World:
         self.trace: list[str] = []
         self.mark: Mark | None = None
         self.fresh_number = 0
+        self.followers: list[Follower] = []
         self.faults = True
         self._memo: dict[Any, Any] = {}
         self._link = promises.START
@@ -253,15 +258,18 @@ class World:
                 self.perform(call, fault=fault if place == broken else NONE)
                 if not call.ok:
                     return
-                count = call.answer[0] if isinstance(call.answer, tuple) else call.answer
-                if int(count or 0) < bound:
+                many = isinstance(call.answer, tuple)
+                count, next_ms = call.answer if many else (call.answer, None)
+                # What is due already is not waited for: the keeper's timer fires at once.
+                more = next_ms is not None and next_ms <= self.now.lease_ms
+                if int(count or 0) < bound and not more:
                     break
             else:
                 return
         self._note_mark()
         left = [tuple(row) for row in self.conn.execute(LEFT_BEHIND, {"now_ms": self.now.lease_ms})]
-        if left:
-            raise Violation(f"the keeper left behind {left}")
+        if left or (late := times.left(self.oracle.history, self.now)):
+            raise Violation(f"the keeper left behind {left or late}")
 
     def _note_mark(self) -> None:
         """Write the sidecar, as the keeper does each tick."""

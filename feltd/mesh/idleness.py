@@ -14,6 +14,7 @@ from feltd.mesh import (
     claims,
     crowd,
     drain,
+    heads,
     holds,
     idle,
     lifecycle,
@@ -101,10 +102,13 @@ def _waiting(tx: Tx, now: Now, member: Member) -> list[Cause]:
     waits = affinity.Waits(tx, now, puller)
 
     def may(head: Row) -> bool:
+        first = heads.next_of(tx, now, head["demand_id"])
+        if first is None or heads.timed_out(first, now):
+            return False
         leaning = fit.leanings.get(head["demand_id"])
-        return leaning is None or not waits.left(leaning, head["eligible_at_ms"])
+        return leaning is None or not waits.left(leaning, first["eligible_at_ms"])
 
-    head = matching.head(tx, fit, may if fit.leanings else None)
+    head = matching.head(tx, fit, may)
     if head is not None:
         return [
             Cause(

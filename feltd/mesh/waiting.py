@@ -12,7 +12,7 @@ from msgspec import structs
 from msgspec.json import decode
 
 from feltd.clock import Now
-from feltd.mesh import affinity, barriers, causes, crowd, holds, misfits, placement, pools
+from feltd.mesh import affinity, barriers, causes, crowd, heads, holds, misfits, placement, pools
 from feltd.mesh.crowd import Member
 from feltd.mesh.underway import passed
 from feltd.model.base import Ask, Caller
@@ -27,15 +27,10 @@ BETTER_KINDS_MAX = 64
 TAKERS_COMPARED = 4
 THEN = "then: "
 
-# The head is what a pull looks at: what stands behind it waits for it.
 STAND = """
-SELECT d.pool_open, d.head_rank, d.head_seq, l.concurrency_key, l.rate_key, l.concurrency_open,
-       l.rate_open, h.workload_id AS head_id, h.eligible_at_ms AS head_eligible_at_ms,
-       t.at_ms AS head_timeout_at_ms
+SELECT d.pool_open, l.concurrency_key, l.rate_key, l.concurrency_open, l.rate_open
   FROM lanes l
   JOIN demands d ON d.demand_id = l.demand_id
-  LEFT JOIN workloads h ON h.seq = d.head_seq
-  LEFT JOIN deadlines t ON t.workload_id = h.workload_id
  WHERE l.lane_id = :lane_id
 """
 
@@ -88,7 +83,7 @@ def causes_of(tx: Tx, ask: Ask[None], row: Row, now: Now) -> list[Cause]:
     nobody = _nobody(now, fit)
     if nobody:
         return told + (later(nobody) if told else nobody)
-    return told or _turn(tx, now, row, stand, fit)
+    return told or _turn(tx, now, row, fit)
 
 
 def beside_time(tx: Tx, caller: Caller, row: Row, now: Now) -> list[Cause]:
@@ -178,10 +173,11 @@ def _nobody(now: Now, fit: _Fit) -> list[Cause]:
     return misfits.tell(now, fit.subject, fit.crowd, fit.verdict, fit.pools)
 
 
-def _turn(tx: Tx, now: Now, row: Row, stand: Row, fit: _Fit) -> list[Cause]:
+def _turn(tx: Tx, now: Now, row: Row, fit: _Fit) -> list[Cause]:
     """Nothing keeps it back: who could take it, and what comes before it."""
-    head_id = stand["head_id"]
-    if head_id is None:
+    # The head is what a pull looks at: what stands behind it waits for it.
+    head = heads.next_of(tx, now, row["demand_id"])
+    if head is None:
         return [
             Cause(
                 code="OPENING",
@@ -189,12 +185,11 @@ def _turn(tx: Tx, now: Now, row: Row, stand: Row, fit: _Fit) -> list[Cause]:
                 remedy="wait a moment; if it stays so: feltd health",
             )
         ]
-    timeout_at_ms = stand["head_timeout_at_ms"]
-    behind = head_id != row["workload_id"]
-    if behind and timeout_at_ms is not None and timeout_at_ms <= now.lease_ms:
-        ended = passed(now, timeout_at_ms)
-        return [structs.replace(ended, detail=f"it stands behind {head_id}: {ended.detail}")]
-    takers, leaving = _takers(now, row, stand, fit.verdict.eligible)
+    if heads.timed_out(head, now):
+        ended = passed(now, head["timeout_at_ms"])
+        detail = f"it stands behind {head['workload_id']}: {ended.detail}"
+        return [structs.replace(ended, detail=detail)]
+    takers, leaving = _takers(now, row, head, fit.verdict.eligible)
     told = _behind(tx, row, fit, takers)
     for member in takers[: causes.NAMED_MAX]:
         told.append(
@@ -219,12 +214,12 @@ def _turn(tx: Tx, now: Now, row: Row, stand: Row, fit: _Fit) -> list[Cause]:
 
 
 def _takers(
-    now: Now, row: Row, stand: Row, eligible: Sequence[Member]
+    now: Now, row: Row, head: Row, eligible: Sequence[Member]
 ) -> tuple[list[Member], list[Cause]]:
     """The workers that a pull would give it to, and what is said of those that leave it."""
     asked = decode(row["placement"])
     labels = asked.get("affinity") or {}
-    over_at_ms = stand["head_eligible_at_ms"] + asked.get("affinity_wait_ms", AFFINITY_WAIT_MS)
+    over_at_ms = head["eligible_at_ms"] + asked.get("affinity_wait_ms", AFFINITY_WAIT_MS)
     if not labels or over_at_ms <= now.lease_ms:
         return list(eligible), []
     met = {one.worker_id: affinity.met(labels, one.offered.labels) for one in eligible}

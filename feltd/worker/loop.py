@@ -14,7 +14,6 @@ from typing import Any
 
 from feltd.clock import wall_ms
 from feltd.model.grant import RuntimeCaps
-from feltd.worker.client import Json
 from feltd.worker.courier import Parcel, items
 from feltd.worker.desk import Desk
 from feltd.worker.leases import Held
@@ -23,6 +22,7 @@ from feltd.worker.refusal import Refusal, Unreachable
 from feltd.worker.runner import Handler
 from feltd.worker.session import DONE, FAILED, Session, Stopped
 from feltd.worker.transport import pause_s
+from feltd.worker.verbs.calls import Json
 
 log = logging.getLogger("feltd.worker")
 

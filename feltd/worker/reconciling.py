@@ -6,11 +6,11 @@ reason not to reconcile: it goes by itself afterwards.
 
 import logging
 
-from feltd.worker.client import Json
 from feltd.worker.courier import BYTES_MAX, Parcel, results
 from feltd.worker.desk import Desk
 from feltd.worker.refusal import Refusal
 from feltd.worker.session import Session
+from feltd.worker.verbs.calls import Json
 
 #: What a refused reconciliation has recorded nevertheless.
 RECORDED = ("accepted_results", "late_results")

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 from feltd import __version__
 from feltd.clock import boot_ms, wall_ms
-from feltd.worker.client import AsyncClient, Json
+from feltd.worker.client import AsyncClient
 from feltd.worker.leases import RENEW_AT, Held, LeaseView
 from feltd.worker.refusal import Refusal, Unreachable
 from feltd.worker.transport import pause_s
+from feltd.worker.verbs.calls import Json
 
 log = logging.getLogger("feltd.worker")
 

@@ -92,23 +92,26 @@ class Routes:
             order = sorted(shapes, key=lambda places: (-len(places), places))
             self._shapes[length] = {places: shapes[places] for places in order}
 
-    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+    def find(
+        self, method: str, path: str, segments: list[str] | None = None
+    ) -> tuple[Route, dict[str, str]]:
         """The route of a call and its named segments. HEAD finds the GET route.
 
-        Refuses ROUTE_NOT_FOUND, or METHOD_NOT_ALLOWED with the methods of the path in Allow.
+        `segments` are those of the path, where one of them may hold a slash of its own (sent as
+        %2F). Refuses ROUTE_NOT_FOUND, or METHOD_NOT_ALLOWED with the methods of the path in Allow.
         """
         wanted = "GET" if method == "HEAD" else method
-        methods = self._static.get(path)
+        methods = self._static.get(path) if _parts_at_each_slash(segments) else None
         if methods is not None and (route := methods.get(wanted)) is not None:
             return route, {}
-        segments = path.split("/")
+        segments = segments or path.split("/")
         for shape in self._shapes.get(len(segments), {}).values():
             found = shape.paths.get(shape.fixed(segments), {}).get(wanted)
             if found is not None:
                 named = {name: segments[place] for name, place in found[1]}
                 if all(named.values()):
                     return found[0], named
-        if allowed := self.methods(path):
+        if allowed := self.methods(path, segments):
             raise Refused(
                 "METHOD_NOT_ALLOWED",
                 f"this path takes {', '.join(allowed)}",
@@ -116,10 +119,11 @@ class Routes:
             )
         raise Refused("ROUTE_NOT_FOUND", "there is no such path")
 
-    def methods(self, path: str) -> tuple[str, ...]:
+    def methods(self, path: str, segments: list[str] | None = None) -> tuple[str, ...]:
         """The methods a path takes, in a fixed order; none for a path that is not."""
-        found: set[str] = set(self._static.get(path, ()))
-        segments = path.split("/")
+        whole = _parts_at_each_slash(segments)
+        found: set[str] = set(self._static.get(path, ()) if whole else ())
+        segments = segments or path.split("/")
         for shape in self._shapes.get(len(segments), {}).values():
             if all(segments[1:]):
                 found |= set(shape.paths.get(shape.fixed(segments), ()))
@@ -142,6 +146,10 @@ class Routes:
             taken, _ = methods.setdefault(route.method, (route, names))
         if taken is not route:
             raise ValueError(f"two routes for {route.method} {path}")
+
+
+def _parts_at_each_slash(segments: list[str] | None) -> bool:
+    return segments is None or not any("/" in segment for segment in segments)
 
 
 def _check(route: Route) -> None:

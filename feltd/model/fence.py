@@ -8,10 +8,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from feltd.model.base import PRINTABLE, Name, Token
+from feltd.model.base import Name, Token
 
-#: A sink's name of one thing that is written to: the segment of a path.
-Resource = Annotated[str, Meta(min_length=1, max_length=200, pattern=PRINTABLE)]
+#: A sink's name of one thing that is written to: the segment of a path, so none that URLs resolve.
+Resource = Annotated[
+    str, Meta(min_length=1, max_length=200, pattern=r"\A(?!\.{1,2}\Z)[^\x00-\x1f\x7f-\x9f]+\Z")
+]
 
 
 class Validate(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

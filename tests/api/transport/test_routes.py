@@ -55,6 +55,15 @@ def test_a_call_reaches_its_route(
     assert (found.operation, parameters) == (operation, named)
 
 
+def test_a_name_may_hold_a_slash_of_its_own() -> None:
+    found, parameters = TABLE.find("GET", "/v1/workloads/a/b", ["", "v1", "workloads", "a/b"])
+    assert (found.operation, parameters) == ("get", {"id": "a/b"})
+
+    with pytest.raises(Refused) as caught:
+        TABLE.find("GET", "/v1/workloads", ["", "v1/workloads"])
+    assert caught.value.code == "ROUTE_NOT_FOUND"
+
+
 @pytest.mark.parametrize(
     "path",
     ["/", "/v1", "/v1/workloads/", "/v1/workloads//claim", "/V1/workloads", "/v1/workloads/a/b"],

@@ -7,6 +7,7 @@ and the permit is back before the answer is written, so no slow client ever hold
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -65,9 +66,9 @@ class Dispatch:
             raise Refused("ROUTE_NOT_FOUND", "there is no such path")
         method = scope["method"]
         if method == "OPTIONS":
-            await self._options(scope["path"], send)
+            await self._options(scope, send)
             return
-        route, path_params = self.table.find(method, scope["path"])
+        route, path_params = self.table.find(method, scope["path"], _segments(scope))
         scope["feltd.operation"] = route.operation
         request = Request(
             scope,
@@ -131,14 +132,30 @@ class Dispatch:
         finally:
             work.task = None
 
-    async def _options(self, path: str, send: Send) -> None:
-        allowed = self.table.methods(path)
+    async def _options(self, scope: Scope, send: Send) -> None:
+        path = scope["path"]
+        allowed = self.table.methods(path, _segments(scope))
         if path != "*" and not allowed:
             raise Refused("ROUTE_NOT_FOUND", "there is no such path")
         text = ", ".join(allowed) or "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
         headers = [(b"allow", text.encode())]
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _segments(scope: Scope) -> list[str] | None:
+    """The segments of a path that holds escapes, each decoded by itself; else None.
+
+    A server decodes the path as a whole: a slash inside a name would then part it, and bytes that
+    are no text would make different names the same. Refuses REQUEST_MALFORMED for those.
+    """
+    raw: bytes = scope.get("raw_path") or b""
+    if b"%" not in raw:
+        return None
+    try:
+        return [unquote(part, errors="strict") for part in raw.decode("latin-1").split("/")]
+    except UnicodeDecodeError:
+        raise Refused("REQUEST_MALFORMED", "the path is no UTF-8") from None
 
 
 class _Work:

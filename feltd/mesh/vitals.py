@@ -11,8 +11,15 @@ from feltd.clock import Now
 from feltd.mesh import attempts, deadlines, drain, events, lifecycle, workers
 from feltd.store.tx import Row, Tx
 
+#: Claims of silent workers that one round ends, some 50 ms; of the first worker all, be they more.
+CLAIMS_AT_ONCE = 500
+
 SILENT = """
-SELECT k.worker_id, k.tenant_id, k.application_id, k.lifecycle, k.last_seen_at_ms
+SELECT k.worker_id, k.tenant_id, k.application_id, k.lifecycle, k.last_seen_at_ms,
+       (SELECT count(*)
+          FROM claims c
+         WHERE c.worker_id = k.worker_id
+           AND c.ended_at_ms IS NULL) AS claims
   FROM workers k
  WHERE k.lifecycle <> 'OFFLINE'
    AND k.last_seen_at_ms + k.heartbeat_timeout_ms <= :now_ms
@@ -89,8 +96,10 @@ class Restored(Struct, frozen=True):
 
 
 def detect_failures(tx: Tx, limit: int, now: Now, on_worker_lost: str = "end") -> int:
-    """`fail_silent` as the keeper runs it: how many workers failed."""
-    return len(fail_silent(tx, limit, now, on_worker_lost))
+    """`fail_silent` as the keeper runs it: how many workers failed, `limit` where more are left."""
+    silent = tx.rows(SILENT, {"now_ms": now.lease_ms, "limit": limit})
+    failed = _failed(tx, now, silent, on_worker_lost)
+    return limit if len(failed) < len(silent) else len(failed)
 
 
 def fail_silent(tx: Tx, limit: int, now: Now, on_worker_lost: str = "end") -> list[str]:
@@ -98,12 +107,11 @@ def fail_silent(tx: Tx, limit: int, now: Now, on_worker_lost: str = "end") -> li
 
     Their live claims end worker_lost in the same transaction, unless the workload, or else
     `on_worker_lost`, says "lease": then they run out. At most `limit` workers, the longest silent
-    first; equality with the timeout fails. Repeating fails nobody twice.
+    first, and none more once they held CLAIMS_AT_ONCE claims; equality with the timeout fails.
+    Repeating fails nobody twice.
     """
     silent = tx.rows(SILENT, {"now_ms": now.lease_ms, "limit": limit})
-    for row in sorted(silent, key=lambda row: str(row["worker_id"])):
-        _fail(tx, now, row, on_worker_lost)
-    return sorted(row["worker_id"] for row in silent)
+    return _failed(tx, now, silent, on_worker_lost)
 
 
 def credit(tx: Tx, now: Now, gap_ms: int, first: bool) -> int:
@@ -150,6 +158,20 @@ def restore(tx: Tx, now: Now) -> Restored:
         drain.settle(tx, worker_id, now)
         moved.append(worker_id)
     return Restored(ended, moved)
+
+
+def _failed(tx: Tx, now: Now, silent: list[Row], on_worker_lost: str) -> list[str]:
+    """Fail the first of these until they held enough; their ids, ascending."""
+    claims, some = 0, list[Row]()
+    for row in silent:
+        if some and claims + row["claims"] > CLAIMS_AT_ONCE:
+            break
+        claims += row["claims"]
+        some.append(row)
+    some.sort(key=lambda row: str(row["worker_id"]))
+    for row in some:
+        _fail(tx, now, row, on_worker_lost)
+    return [row["worker_id"] for row in some]
 
 
 def _fail(tx: Tx, now: Now, row: Row, on_worker_lost: str) -> None:

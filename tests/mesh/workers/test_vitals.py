@@ -54,6 +54,33 @@ def test_a_round_fails_no_more_than_its_limit(house: House) -> None:
     assert [house.mesh.run(vitals.detect_failures, 2) for _ in range(3)] == [2, 1, 0]
 
 
+def test_a_round_ends_no_more_claims_than_the_writer_has_time_for(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rack that loses its power is many workers with many claims in one instant."""
+    monkeypatch.setattr(vitals, "CLAIMS_AT_ONCE", 3)
+    for name in ("a", "b", "c"):
+        house.worker(name).takes(2)
+    house.mesh.later(ms=30_000)
+
+    # The keeper goes on at once where a full round was found.
+    assert [house.mesh.run(vitals.detect_failures, 9) for _ in range(4)] == [9, 9, 1, 0]
+    assert len(house.ends()) == 6
+    house.keeps_its_promises()
+
+
+def test_a_worker_that_holds_more_than_that_fails_as_a_whole(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vitals, "CLAIMS_AT_ONCE", 1)
+    edge = house.worker()
+    edge.takes(2)
+    house.mesh.later(ms=30_000)
+
+    assert house.fails_silent() == [edge.id]
+    assert len(house.ends()) == 2
+
+
 def test_a_lost_workers_claims_end_at_once_and_are_free(house: House) -> None:
     edge, other = house.worker(), house.worker("other")
     [held] = edge.takes(lease_ms=600_000)

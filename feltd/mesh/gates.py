@@ -105,7 +105,7 @@ def leave(tx: Tx, row: Row) -> None:
         pool = {"tenant_id": row["tenant_id"], "pool_id": row["pool_id"]}
         count = tx.row(LEAVE_POOL, pool)
         if count is not None and count["active"] + 1 == count["max_concurrency"]:
-            _open_pool(tx, row["tenant_id"], row["pool_id"], lanes.LANES_AT_ONCE)
+            _open_pool(tx, row["tenant_id"], row["pool_id"], lanes.at_once(tx))
     if row["concurrency_key"] is not None:
         keys.leave(tx, row["concurrency_key"])
 
@@ -150,7 +150,7 @@ def pool_changed(tx: Tx, tenant_id: str, pool_id: str) -> None:
     if pool is not None and ceiling is not None and pool["active"] >= ceiling:
         lanes.close_pool(tx, tenant_id, pool_id)
     else:
-        _open_pool(tx, tenant_id, pool_id, lanes.LANES_AT_ONCE)
+        _open_pool(tx, tenant_id, pool_id, lanes.at_once(tx))
 
 
 def open_rest(tx: Tx, limit: int, now: Now) -> int:

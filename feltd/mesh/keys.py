@@ -101,7 +101,7 @@ def find(tx: Tx, owner: Mapping[str, str], asked: Concurrency | None) -> int:
         if found["active"] >= asked.limit:
             lanes.close(tx, lanes.CONCURRENCY, key_seq)
         elif found["active"] >= found["claims_max"]:
-            _open(tx, key_seq, owner, lanes.LANES_AT_ONCE)
+            _open(tx, key_seq, owner, lanes.at_once(tx))
     return key_seq
 
 
@@ -117,7 +117,7 @@ def leave(tx: Tx, key_seq: int) -> None:
     count = tx.rows(LEAVE, {"key_seq": key_seq})[0]
     if count["active"] == count["claims_max"] - 1:
         owner = {name: count[name] for name in ("tenant_id", "application_id")}
-        _open(tx, key_seq, owner, lanes.LANES_AT_ONCE)
+        _open(tx, key_seq, owner, lanes.at_once(tx))
 
 
 def open_rest(tx: Tx, limit: int) -> int:

@@ -1,7 +1,7 @@
 """Which lanes and demands stand open: a key or pool without room closes them, its next room opens.
 
 A closed lane's work is no head of its demand, so that a pull never meets what it may not take. Who
-closes or opens does a slice of LANES_AT_ONCE in his own transaction, work that is due first. What
+closes or opens does a slice (see at_once) in his own transaction, work that is due first. What
 is left open costs a pull one vain look, which closes a slice more; what is left closed the keeper
 opens within a tick, where there still is room (see gates.py). The limits themselves are kept by
 the statement that issues claims.
@@ -15,6 +15,9 @@ from feltd.store.tx import Row, Tx
 #: Lanes one claim or its end closes or opens, some 0.5 ms: a key may stand in thousands, and where
 #: it is full again at once there is no use in opening all of them.
 LANES_AT_ONCE = 64
+#: And one in a batch that has run so many statements: 256 keys with 64 lanes each took 200 ms.
+LANES_FEW = 4
+STATEMENTS_MANY = 2_000
 #: Where in tx.memo stands which lane was looked at last.
 PRUNED = "lanes.pruned"
 
@@ -214,19 +217,24 @@ def make(tx: Tx, demand_id: int, *, concurrency_key: int, rate_key: int) -> int:
     return int(tx.rows(MAKE, lane)[0]["lane_id"])
 
 
+def at_once(tx: Tx) -> int:
+    """How many lanes or demands one claim or its end may close or open in this batch."""
+    return LANES_AT_ONCE if tx.statements < STATEMENTS_MANY else LANES_FEW
+
+
 def rehead(tx: Tx, demand_id: int) -> None:
     """Find the head of a demand again: the best of its open lanes, none while its pool is full."""
     tx.change(REHEAD, {"demand_id": demand_id})
 
 
 def close(tx: Tx, kind: Kind, key_seq: int) -> None:
-    """A key has no room: close the LANES_AT_ONCE of its lanes whose due work is best."""
-    closed = tx.rows(kind.close, {"key_seq": key_seq, "limit": LANES_AT_ONCE})
+    """A key has no room: close the slice of its lanes whose due work is best."""
+    closed = tx.rows(kind.close, {"key_seq": key_seq, "limit": at_once(tx)})
     for demand_id in dict.fromkeys(row["demand_id"] for row in closed):
         rehead(tx, demand_id)
 
 
-def open_up(tx: Tx, kind: Kind, key_seq: int, limit: int = LANES_AT_ONCE) -> int:
+def open_up(tx: Tx, kind: Kind, key_seq: int, limit: int) -> int:
     """A key has room: open up to `limit` of its closed lanes, due work first; how many."""
     opened: list[Row] = []
     for some in kind.open:
@@ -238,12 +246,12 @@ def open_up(tx: Tx, kind: Kind, key_seq: int, limit: int = LANES_AT_ONCE) -> int
 
 
 def close_pool(tx: Tx, tenant_id: str, pool_id: str) -> None:
-    """A pool is at its ceiling: close the LANES_AT_ONCE of its demands whose due work is best."""
+    """A pool is at its ceiling: close the slice of its demands whose due work is best."""
     pool = {"tenant_id": tenant_id, "pool_id": pool_id}
-    tx.change(CLOSE_OF_POOL, {**pool, "limit": LANES_AT_ONCE})
+    tx.change(CLOSE_OF_POOL, {**pool, "limit": at_once(tx)})
 
 
-def open_pool(tx: Tx, tenant_id: str, pool_id: str, limit: int = LANES_AT_ONCE) -> int:
+def open_pool(tx: Tx, tenant_id: str, pool_id: str, limit: int) -> int:
     """A pool has room: open up to `limit` of its closed demands and wake who waits; how many."""
     pool = {"tenant_id": tenant_id, "pool_id": pool_id}
     opened = tx.rows(OPEN_OF_POOL, {**pool, "limit": limit})

@@ -228,6 +228,20 @@ class TestAKeyInMuchWork:
         by_completing(many, held)
         assert self.closed(many) == 15
 
+    def test_few_are_closed_and_opened_where_much_is_done_at_once(
+        self, many: Mesh, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lanes, "STATEMENTS_MANY", 0)
+        monkeypatch.setattr(lanes, "LANES_FEW", 1)
+        held = many.pull(crowd(many)).claims[0]
+        assert self.closed(many) == 1
+        monkeypatch.setattr(lanes, "STATEMENTS_MANY", 1_000)
+        assert reasons(many, crowd(many, "other")) == {"KEY_FULL": 19}
+        monkeypatch.setattr(lanes, "STATEMENTS_MANY", 0)
+        by_completing(many, held)
+        assert self.closed(many) == 18
+        assert many.run(gates.open_rest, 30) == 18
+
     def test_the_keeper_opens_the_rest(self, many: Mesh) -> None:
         worker = crowd(many)
         held = many.pull(worker).claims[0]

@@ -102,6 +102,9 @@ def heartbeat(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
             "reported": _reported(beat),
         },
     )
+    if beat.health != row["health"]:
+        # A poll that waits for it to be HEALTHY looks again.
+        tx.tell("worker", row["worker_id"])
     if row["lifecycle"] != "READY" or row["drain_at_ms"] is not None:
         if lifecycle.make_ready(tx, row["worker_id"]):
             workers.told(tx, now, "ready", row, from_state=row["lifecycle"], to_state="READY")

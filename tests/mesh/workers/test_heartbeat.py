@@ -106,6 +106,19 @@ def test_what_a_beat_reports_is_shown_and_decides_nothing(house: House) -> None:
     )
 
 
+def test_a_poll_hears_that_its_worker_is_well_again(house: House) -> None:
+    """One that waits through a bad hour would else look again by chance only."""
+    edge = house.worker()
+    edge.beat(health="DEGRADED")
+    assert ("worker", edge.id) in house.mesh.signals
+
+    edge.beat()
+    assert ("worker", edge.id) in house.mesh.signals
+
+    edge.beat()
+    assert house.mesh.told == []
+
+
 def test_busy_is_a_worker_whose_every_slot_is_taken(house: House) -> None:
     edge = house.worker(capacity={"concurrency": 1})
     [held] = edge.takes()

@@ -45,7 +45,12 @@ SELECT w.eligible_at_ms
 
 WAITING_FOR_INSTANT = """
 SELECT w.seq, w.workload_id, w.not_before_at_ms, w.ready_at_ms, w.priority, w.eligible_at_ms,
-       w.timeouts
+       w.timeouts,
+       CASE WHEN w.attempts_spent > 0
+            THEN (SELECT c.retry_at_ms
+                    FROM claims c
+                   WHERE c.fencing_token = w.fencing_token
+                     AND c.end_state = 'READY') END AS retry_at_ms
   FROM workloads w
  WHERE w.state = 'READY'
    AND w.due = 0
@@ -62,7 +67,6 @@ UPDATE workloads
  WHERE seq = :seq
    AND state = 'READY'
    AND due = 0
-   AND attempts_spent = 0
 """
 
 DEAD = """
@@ -116,7 +120,7 @@ def rescale(tx: Tx, limit: int, now: Now) -> int:
     """Move waiting rows to where their not_before stands now, `limit` at a time; how many.
 
     Does nothing until wall and lease time differ by a second more or less than when the rows were
-    last gone over; then goes over all of them, in slices. Rows that wait for a backoff stay.
+    last gone over; then goes over all of them, in slices. A backoff is on lease time and stays.
     """
     offset_ms = now.wall_ms - now.lease_ms
     tour: _Tour | None = tx.memo.get(RESCALED)
@@ -130,7 +134,8 @@ def rescale(tx: Tx, limit: int, now: Now) -> int:
     )
     moved = 0
     for row in rows:
-        instant_ms = max(row["ready_at_ms"], row["not_before_at_ms"] - tour.offset_ms)
+        told_ms = row["not_before_at_ms"] - tour.offset_ms
+        instant_ms = max(row["ready_at_ms"], row["retry_at_ms"] or 0, told_ms)
         instant_ms = min(instant_ms, INTEGER_MAX)
         if instant_ms != row["eligible_at_ms"]:
             moved += tx.change(

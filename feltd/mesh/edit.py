@@ -43,7 +43,7 @@ UPDATE workloads
    AND state IN ('PENDING', 'READY', 'DEAD_LETTERED')
 """
 
-# Set by the last attempt, for READY work alone; a requeue waits for no backoff.
+# Set by the last attempt, for READY work alone; a requeue, with nothing spent, waits for none.
 BACKOFF = """
 SELECT c.retry_at_ms
   FROM claims c
@@ -183,7 +183,7 @@ def _eligible_at_ms(tx: Tx, now: Now, row: Row, not_before_at_ms: int | UnsetTyp
         tx.change(SKIP_BACKOFF, {"fencing_token": row["fencing_token"], "now_ms": now.lease_ms})
         return min(int(row["eligible_at_ms"]), now.lease_ms)
     told = {"fencing_token": row["fencing_token"], "now_ms": now.lease_ms}
-    backoff = tx.row(BACKOFF, told)
+    backoff = tx.row(BACKOFF, told) if row["attempts_spent"] else None
     eligible_at_ms = row["ready_at_ms"] or row["created_at_ms"]
     if backoff is not None:
         eligible_at_ms = max(eligible_at_ms, backoff["retry_at_ms"])

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
-from feltd.mesh import cancel, creation, demands, due, idle, matching
+from feltd.mesh import cancel, creation, demands, due, edit, idle, matching
+from feltd.model.editing import Edit
 from feltd.model.policy import Placement
-from feltd.model.workload import Batch, Cancel, Resources
+from feltd.model.workload import Batch, Cancel, Resources, RetryPolicy
 from feltd.store.tx import Row, Tx
 from tests.mesh.workloads.stories import create, new, refusal, row, step_wall, value
 from tests.mesh.world import Mesh
@@ -242,6 +243,23 @@ def test_a_backoff_is_not_cut_short_by_the_wall_clock(mesh: Mesh) -> None:
     step_wall(mesh, 86_400_000)
     mesh.run(due.rescale, 100)
     assert row(mesh, job)["eligible_at_ms"] == waits_until_ms
+
+
+def test_what_was_tried_and_put_off_follows_the_wall_clock_behind_its_backoff(mesh: Mesh) -> None:
+    worker = mesh.worker()
+    policy = RetryPolicy(initial_backoff_ms=600_000, max_backoff_ms=600_000, jitter=0)
+    job = create(mesh, key="k", retry_policy=policy).workload.workload_id
+    mesh.say("fail", mesh.claims(job, by=worker, start=True))
+    backoff_ms = row(mesh, job)["eligible_at_ms"]
+    at_ms = mesh.now.wall_ms + 3_600_000
+    mesh.ask(edit.edit, Edit(not_before_at_ms=at_ms), job)
+    mesh.run(due.rescale, 100)
+    step_wall(mesh, 1_800_000)
+    assert mesh.run(due.rescale, 100) == 1
+    assert row(mesh, job)["eligible_at_ms"] == mesh.now.lease_ms + 1_800_000
+    step_wall(mesh, 1_800_000)
+    assert mesh.run(due.rescale, 100) == 1
+    assert row(mesh, job)["eligible_at_ms"] == backoff_ms
 
 
 def test_the_retried_one_keeps_its_priority(mesh: Mesh) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from feltd.mesh import due, edit, promises, requeue
+from feltd.mesh import due, edit, overdue, promises, requeue
 from feltd.model.base import Caller
 from feltd.model.editing import Edit
 from feltd.model.grant import GrantConstraints
@@ -152,6 +152,18 @@ def test_another_instant_never_shortens_a_backoff(mesh: Mesh) -> None:
     mesh.later(50_000)
     mesh.run(due.promote, 10)
     assert taken(mesh, worker) == [job]
+
+
+def test_a_backoff_that_a_requeue_skipped_does_not_come_back(mesh: Mesh) -> None:
+    policy = {"initial_backoff_ms": 600_000, "max_backoff_ms": 600_000}
+    job = mesh.workload(retry_policy=policy, timeouts={"total_ms": 60_000})
+    mesh.say("fail", mesh.claims(job, by=mesh.worker(), start=True))
+    mesh.later(60_000)
+    mesh.run(overdue.end_timeouts, 10)
+    again = mesh.ask(requeue.requeue, Requeue(), job)
+    assert again.eligible_at_ms == mesh.now.lease_ms
+    soon_ms = mesh.now.wall_ms + 1_000
+    assert edited(mesh, job, not_before_at_ms=soon_ms).eligible_at_ms == soon_ms
 
 
 def test_work_that_could_run_may_be_put_off(mesh: Mesh) -> None:

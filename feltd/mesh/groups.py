@@ -127,6 +127,8 @@ def cancel(tx: Tx, ask: Ask[GroupCancellation], now: Now) -> GroupCancelled:
     workloads:operate (FORBIDDEN). Refuses GROUP_NOT_FOUND.
     """
     principals.confirm(tx, ask.caller, now)
+    if not ask.caller.holds("workloads:create"):
+        principals.require_scope(ask.caller, "workloads:operate")
     row = _lookup(tx, ask.body.tenant_id, ask.body.name)
     cancellation = ask.body.cancel
     actor = str(ask.caller.subject)

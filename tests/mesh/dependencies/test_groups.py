@@ -1,6 +1,7 @@
 """A group is counted, awaited and called off as one, and takes nothing once it is sealed."""
 
 import pytest
+from msgspec import structs
 
 from feltd.errors import Refused
 from feltd.identity.principals import LOCAL
@@ -207,6 +208,8 @@ def test_a_submitter_calls_off_its_own_group_and_no_others(mesh: Mesh) -> None:
     assert mesh.ask(groups.cancel, cancelled, caller=one).changed == 1
     mesh.ask(creation.create, new("b", group="night"), caller=one)
     assert mesh.ask(groups.cancel, cancelled, caller=LOCAL).changed == 1
+    nobody = structs.replace(one, scopes=frozenset())
+    assert refusal(mesh, groups.cancel, cancelled, caller=nobody) == "FORBIDDEN"
 
 
 def test_a_dead_member_that_is_called_off_leaves_the_group_ended(mesh: Mesh, edge: str) -> None:

@@ -127,7 +127,7 @@ def feed(crew: Crew, chance: random.Random) -> int:
             "deaf": chance.random() < 0.15,
             "end": chance.choices(("well", "transient", "permanent"), (8, 2, 1))[0],
         }
-        policy = {"max_attempts": 1_000, "initial_backoff_ms": 10}
+        policy = {"max_attempts": 1_000, "initial_backoff_ms": 10, "max_backoff_ms": 500}
         lost = chance.choice(("lease", "lease", "end"))
         crew.work("nap", given, retry_policy=policy, on_worker_lost=lost)
     return lacking

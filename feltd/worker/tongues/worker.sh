@@ -57,7 +57,7 @@ exchange() { # one round trip: beat and renew, deliver an outcome, take work whe
     {heartbeat: (. + {running_claims: [$claim[].claim_id]})}
     | if $want != "" then .claim = {lease_ms: .heartbeat.lease_ms, wait_ms: $every, start: true, request_id: $want} else . end
     | if $said != [] then .[$said[0].verb] = [$said[0].body + ($claim[0] | {claim_id, workload_id, worker_id, fencing_token})]
-      else . end' beat >trip.body && due=$((now + every)) && call trip "$path/exchange" 30
+      else . end' beat >trip.body && due=$((now + every)) && call trip "$path/exchange" "$([ "$want" ] && echo 30 || echo 5)"
   [ "$next" = ok ] || { obey "$(jq -r '.reasons[0].code // .code' trip)" && return; }
   set -- $(jq -r --arg held "$(jq -r .claim_id claim)" '[.outcomes[0].next // "ok", .outcomes[0].code // "-",
     (.outcomes[1] | if . == null then "none" elif .ok then "done" else .next end), (if .fenced_claims | index($held) then "lost"

@@ -146,6 +146,63 @@ def test_a_grant_that_allows_the_worker_no_more_ends_all_it_holds(
     assert edge.row()["authority_live"] == 1
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"capabilities": ["worker:capability:documents.extract"]},
+        {"resources": [{"kind": "EXACT", "uri": "flow://docs/workers/other"}]},
+        {"resources": []},
+    ],
+    ids=["no registration", "another name", "no name"],
+)
+def test_a_worker_that_could_not_register_any_more_has_no_authority(
+    house: House, left: dict[str, Any]
+) -> None:
+    edge = house.worker(capacity={"concurrency": 3})
+    held = edge.takes(2)
+
+    after = house.replace(house.grant, **left)
+
+    assert after.fenced_claims == tuple(claim.claim_id for claim in held)
+    assert house.ends() == [(claim.claim_id, "authority_lost") for claim in held]
+    assert edge.beat(running_claims=[held[0].claim_id]).fenced_claims == [held[0].claim_id]
+    pulled = house.refusal(lambda: house.mesh.pull(edge.id, edge.caller))
+    assert (pulled.code, pulled.next) == ("WORKER_UNAUTHORIZED", "stop")
+    house.replace(house.grant)
+    assert edge.takes(1)
+    house.keeps_its_promises()
+
+
+def test_a_parent_that_shrinks_takes_the_name_from_its_descendants_workers(house: House) -> None:
+    child = house.grant_for("registrar", parent_grant=house.grant.id)
+    edge = house.worker(grant=child)
+    [held] = edge.takes()
+
+    only = [{"kind": "EXACT", "uri": "flow://docs/workers/other"}]
+
+    assert house.replace(house.grant, resources=only).fenced_claims == (held.claim_id,)
+    assert edge.row()["authority_live"] == 0
+
+
+def test_a_beat_finishes_what_the_change_of_a_grant_has_left(house: House) -> None:
+    """Not settled yet: nothing of it is accepted, so nothing of it is shown as live."""
+    edge = house.worker(capacity={"concurrency": 3})
+    kept, lost = edge.takes(2)
+    house.mesh.hand("UPDATE workers SET authority_unsettled = 1 WHERE worker_id = :id", id=edge.id)
+    house.mesh.hand(
+        "UPDATE grants SET constraints = :bounds WHERE grant_id = :id",
+        bounds='{"max_concurrency":1}',
+        id=house.grant.id,
+    )
+
+    answer = edge.beat(running_claims=[kept.claim_id, lost.claim_id], renew_leases=True)
+
+    assert answer.fenced_claims == [lost.claim_id]
+    assert list(answer.renewed) == [kept.claim_id]
+    assert answer.worker.claims == [kept.claim_id]
+    assert house.ends() == [(lost.claim_id, "authority_lost")]
+
+
 def test_narrowed_kinds_and_labels_of_the_grant_reach_its_workers(house: House) -> None:
     labelled = house.grant_for("registrar", constraints={"labels": {"trusted/zone": "a"}})
     edge = house.worker(grant=labelled, labels={"rack": "7"})

@@ -5,8 +5,10 @@ from functools import partial
 import pytest
 
 from feltd.clock import Now
-from feltd.mesh import due, workers
-from tests.mesh.workers.stories import House
+from feltd.mesh import assigned, cancel, directed, due, workers
+from feltd.model.claim import ClaimById
+from feltd.model.workload import Cancel
+from tests.mesh.workers.stories import CAPABILITIES, House
 
 
 def test_the_first_beat_makes_a_worker_ready(house: House) -> None:
@@ -215,6 +217,43 @@ def test_progress_is_kept_of_live_claims_only(house: House) -> None:
     house.mesh.later(ms=held.expires_at_ms - house.mesh.now.lease_ms)
     edge.beat(progress={held.claim_id: {"done": 4}})
     assert progress(held.workload_id) == '{"done":3,"total":9}'
+
+
+@pytest.mark.parametrize("member", ["start_ms", "execution_ms", "total_ms"])
+def test_what_has_timed_out_is_no_live_claim_swept_or_not(house: House, member: str) -> None:
+    edge = house.worker(capacity={"concurrency": 4})
+    house.mesh.workload(capability_snapshot=CAPABILITIES, timeouts={member: 5_000})
+    start = member != "start_ms"
+    pulled = house.mesh.pull(edge.id, edge.caller, start=start, lease_ms=60_000)
+    [held] = pulled.claims
+    house.mesh.ask(cancel.cancel, Cancel(), held.workload_id)
+    house.mesh.later(ms=4_999)
+    assert edge.beat(running_claims=[held.claim_id]).cancel_claims == [held.claim_id]
+    house.mesh.later(ms=1)
+
+    reported = edge.beat(running_claims=[held.claim_id], renew_leases=True)
+    silent = edge.beat()
+
+    assert reported.fenced_claims == [held.claim_id]
+    assert reported.renewed == {}
+    assert reported.cancel_claims == silent.cancel_claims == silent.unknown_claims == []
+    assert house.refusal(lambda: edge.says("complete", held)).code == "WORKLOAD_STALE_FENCE"
+
+
+def test_a_given_claim_whose_time_to_start_has_passed_is_not_told_of(house: House) -> None:
+    edge = house.worker()
+    giver = house.key("giver", ["workloads:operate"], None, ("*",))
+    job = house.mesh.workload(capability_snapshot=CAPABILITIES, timeouts={"start_ms": 5_000})
+    body = ClaimById(worker_id=edge.id, lease_ms=60_000)
+    house.mesh.ask(directed.claim, body, job, giver)
+    assert len(edge.beat().assigned_claims) == 1
+
+    house.mesh.later(ms=5_000)
+
+    assert edge.beat().assigned_claims == []
+    assert house.mesh.run(lambda tx, _, now: assigned.of_worker(tx, edge.id, now)) == []
+    again = house.refusal(lambda: house.mesh.ask(directed.claim, body, job, giver))
+    assert again.code == "WORKLOAD_NOT_READY"
 
 
 def test_a_failed_worker_must_reconcile_before_it_beats(house: House) -> None:

@@ -3,11 +3,8 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.mesh.workers.stories import Hand, House
-from tests.mesh.world import Mesh
 
 
 def outcome(held: Any, **members: Any) -> dict[str, Any]:
@@ -248,6 +245,7 @@ def test_another_contract_must_register_first(house: House, members: dict[str, A
     [
         ({"running_attempts": ["a"], "failed_attempts": ["b", "a"]}, "/failed_attempts/1"),
         ({"running_attempts": ["a"], "completed_attempts": ["a"]}, "/completed_attempts/0"),
+        ({"known_claims": ["a"], "running_attempts": ["a"]}, "/running_attempts/0"),
     ],
 )
 def test_an_id_in_two_lists_is_refused(house: House, members: dict[str, Any], pointer: str) -> None:
@@ -291,66 +289,38 @@ def test_reconciling_brings_no_more_workers_than_the_grant_allows(house: House) 
     assert first.shown().lifecycle == "OFFLINE"
 
 
-STEPS = st.lists(
-    st.sampled_from(["take", "claim", "finish", "release", "lapse", "lose", "forget"]),
-    min_size=1,
-    max_size=12,
-)
+def test_results_stand_although_the_grant_has_no_room_for_their_worker(house: House) -> None:
+    few = house.grant_for("registrar", constraints={"max_workers": 1})
+    first = house.worker("first", grant=few, capacity={"concurrency": 3})
+    done, lapsed, running = first.takes(3, lease_ms=60_000)
+    lost(house, first)
+    first.says("release", lapsed)
+    house.worker("second", grant=few)
+    results = [outcome(done, result={"output": 1}), outcome(lapsed)]
 
+    refused = house.refusal(lambda: first.reconcile(results=results))
+    again = house.refusal(lambda: first.reconcile(results=results))
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps=STEPS, told=st.data())
-def test_afterwards_both_sides_hold_the_same_set(steps: list[str], told: st.DataObject) -> None:
-    """Whatever happened, and whatever the worker still believes."""
-    mesh = Mesh()
-    house = House(mesh)
-    edge = house.worker(capacity={"concurrency": 16})
-    believed: list[Any] = []
-    for step in steps:
-        if step in ("take", "claim") and edge.shown().lifecycle == "READY":
-            lease_ms = told.draw(st.sampled_from([1_000, 60_000]))
-            believed += edge.takes(1, start=step == "take", lease_ms=lease_ms)
-        elif step == "lapse":
-            mesh.later(ms=1_000)
-            if told.draw(st.booleans()):
-                mesh.sweep()
-        elif step == "lose":
-            mesh.later(ms=30_000)
-            house.fails_silent(told.draw(st.sampled_from(["end", "lease"])))
-        elif believed:
-            held = told.draw(st.sampled_from(believed))
-            if step == "forget":
-                believed.remove(held)
-            else:
-                verb = "complete" if step == "finish" else "release"
-                mesh.refused(lambda verb=verb, held=held: edge.says(verb, held))
-                if told.draw(st.booleans()):
-                    believed.remove(held)
-    finished = [held for held in believed if told.draw(st.booleans())]
-    running = [held for held in believed if held not in finished]
-
-    verdict = edge.reconcile(
-        known_claims=[held.claim_id for held in believed],
-        running_attempts=[held.attempt_id for held in running],
-        results=[outcome(held, result={"output": 1}) for held in finished],
-    )
-
-    authoritative = {held.claim_id for held in verdict.authoritative_claims}
-    assert set(edge.shown().claims) == authoritative
-    for held in believed:
-        verdicts = [
-            held.claim_id in authoritative,
-            held.claim_id in verdict.fenced_claims,
-            held.attempt_id in verdict.accepted_results,
-        ]
-        assert sum(verdicts) == 1
-        assert (held.attempt_id in verdict.cancel_attempts) == (
-            held in running and held.claim_id not in authoritative
-        )
-        if held in finished:
-            assert (held.attempt_id in verdict.accepted_results) != (
-                held.attempt_id in verdict.late_results
-            )
-    assert edge.shown().lifecycle == "READY"
+    assert (refused.code, refused.next) == ("WORKER_UNAUTHORIZED", "stop")
+    assert "recorded" in refused.detail
+    for told in (refused, again):
+        assert told.facts["accepted_results"] == [done.attempt_id]
+        assert told.facts["late_results"] == [lapsed.attempt_id]
+        assert (told.facts["limit"], told.facts["used"]) == (1, 1)
+    assert house.mesh.state(done.workload_id) == "COMPLETED"
+    assert house.mesh.row("SELECT count(*) AS n FROM late_results")["n"] == 1
+    assert first.shown().lifecycle == "OFFLINE"
+    assert first.shown().claims == [running.claim_id]
     house.keeps_its_promises()
-    mesh.close()
+
+
+def test_ids_that_are_no_claims_are_fenced_like_any_other(house: House) -> None:
+    """A bare number is not the claim of that number, whatever became of it."""
+    edge = house.worker()
+    [held] = edge.takes()
+    bare, padded = str(held.fencing_token), f"claim_0{held.fencing_token}"
+
+    verdict = edge.reconcile(known_claims=[bare, padded], results=[outcome(held)])
+
+    assert verdict.accepted_results == [held.attempt_id]
+    assert verdict.fenced_claims == sorted([bare, padded])

@@ -223,7 +223,7 @@ HISTORIES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=HISTORIES, drawn=st.data())
 def test_reconciling_is_exact(steps: list[str], drawn: st.DataObject) -> None:
     story = Story(drawn.draw)

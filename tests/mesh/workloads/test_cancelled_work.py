@@ -54,6 +54,11 @@ class Held:
     def evict(self, to: str) -> None:
         self.mesh.ask(evict.evict, Evict(reason="no", to=to), self.claim.claim_id)  # type: ignore[arg-type]
 
+    def returns(self, after_ms: int, outcome: str | None = None) -> None:
+        """It was away that long, and nobody has looked after its claims meanwhile."""
+        self.mesh.later(after_ms)
+        self.report(outcome) if outcome else self.hand.reconcile(known_claims=[self.claim.claim_id])
+
     def report(self, outcome: str) -> None:
         told = {
             "attempt_id": self.claim.attempt_id,
@@ -75,6 +80,12 @@ ENDS: dict[str, tuple[Callable[[Held], Any], str]] = {
     "policy not enforceable": (lambda h: h.fail("policy_unenforceable"), "policy_unenforceable"),
     "failed in a word of its own": (lambda h: h.fail("no_such_page"), "no_such_page"),
     "reported in a reconciliation": (lambda h: h.report("failed"), "transient"),
+    "lapsed, ended by a reconciliation": (lambda h: h.returns(60_000), "lease_expired"),
+    "timed out, ended by a reconciliation": (lambda h: h.returns(5_000), "total_timeout"),
+    "result too late for a reconciliation": (
+        lambda h: h.returns(60_000, "failed"),
+        "lease_expired",
+    ),
     "lease lapsed": (Held.lapse, "lease_expired"),
     "worker silent": (Held.silence, "worker_lost"),
     "worker silent, left to its lease": (Held.silence_then_lapse, "lease_expired"),
@@ -97,7 +108,10 @@ ENDS: dict[str, tuple[Callable[[Held], Any], str]] = {
     ),
 }
 #: The timeout that runs out, where one does.
-TIMEOUTS = {"timed out in all": {"total_ms": 5_000}}
+TIMEOUTS = {
+    "timed out in all": {"total_ms": 5_000},
+    "timed out, ended by a reconciliation": {"total_ms": 5_000},
+}
 
 
 @pytest.mark.parametrize("start", [False, True], ids=["claimed", "running"])

@@ -27,6 +27,12 @@ def early_answer(status_code: int) -> tuple[int, bytes, problems.Headers]:
     return status, body, [*headers, (b"x-request-id", name.encode()), (b"feltd-protocol", b"1")]
 
 
+def closing(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer after which the connection ends, and says so."""
+    close = (b"connection", b"close")
+    return [*headers] if close in headers else [*headers, close]
+
+
 def is_websocket(method: bytes, headers: Headers) -> bool:
     """Whether a request asks for a WebSocket, well or badly."""
     named = dict(headers)

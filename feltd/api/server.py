@@ -28,7 +28,14 @@ from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from feltd.api.early import HEAD_BYTES_MAX, early_answer, is_websocket, late_head, opens_websocket
+from feltd.api.early import (
+    HEAD_BYTES_MAX,
+    closing,
+    early_answer,
+    is_websocket,
+    late_head,
+    opens_websocket,
+)
 from feltd.api.house import LINGER, PIECE_BYTES, House, Line, log, overhear, started_elsewhere
 from feltd.api.inbox import Inbox
 from feltd.api.listen import BACKLOG, Listener, ServerSettings, listen, listen_local
@@ -172,17 +179,9 @@ class Connection(TCPServer):
         tasks = _Tasks(self)
         try:
             async with tasks:
+                about = (self.context, tasks, ConnectionState(self.state), tls, client, server)
                 self.protocol = Protocol(
-                    self.reader,
-                    self.app,
-                    self.config,
-                    self.context,
-                    tasks,
-                    ConnectionState(self.state),
-                    tls,
-                    client,
-                    server,
-                    self.protocol_send,
+                    self.reader, self.app, self.config, *about, self.protocol_send
                 )
                 await self._read_data()
                 tasks.end_pings()
@@ -334,6 +333,9 @@ class Protocol(H11Protocol):
 
     async def stream_send(self, event: streams.Event) -> None:
         """What a stream answers."""
+        if isinstance(event, streams.Response) and self.unread:
+            # Nobody waits for the rest of the body, so nothing can follow on this connection.
+            event = streams.Response(STREAM_ID, closing(event.headers), event.status_code)
         if isinstance(event, streams.Response) and b"content-length" in dict(event.headers):
             self._held = []
         elif isinstance(event, streams.StreamClosed):
@@ -362,7 +364,7 @@ class Protocol(H11Protocol):
 
     async def _send_error_response(self, status_code: int) -> None:
         status, body, headers = early_answer(status_code)
-        headers = [*headers, (b"connection", b"close"), *self.config.response_headers("h11")]
+        headers = [*closing(headers), *self.config.response_headers("h11")]
         await self._send_h11_event(h11.Response(status_code=status, headers=headers))
         await self._send_h11_event(h11.Data(data=body))
         await self._send_h11_event(h11.EndOfMessage())

@@ -94,5 +94,23 @@ def test_more_than_is_taken_in_ahead_waits_and_is_not_lost(loop_kind: str) -> No
         assert [len(talk.answer().json["input"]) for _ in range(5)] == [30_000] * 5
 
 
+REFUSED_UNREAD = {
+    "of nowhere": request("POST", "/v1/nowhere", Content_Length="9"),
+    "without a key": request("POST", "/v1/echo", Content_Length="9", Authorization=""),
+    "of another type": request("POST", "/v1/echo", Content_Length="9", Content_Type="text/plain"),
+}
+
+
+@pytest.mark.parametrize("head", REFUSED_UNREAD.values(), ids=REFUSED_UNREAD.keys())
+def test_an_answer_before_the_body_says_that_it_is_the_last(loop_kind: str, head: bytes) -> None:
+    """The connection ends without the body; a client that is not told loses its next call."""
+    with serving(loop_kind) as house:
+        talk = house.connect().send(head)
+        answer = talk.answer()
+        assert answer.status in (401, 404, 415)
+        assert [text for name, text in answer.all_headers if name == "connection"] == ["close"]
+        assert talk.send(b'{"a": 55}').ended()
+
+
 def parked(house: House) -> None:
     house.eventually(lambda: house.stack.admission.long_polls == 1)

@@ -58,6 +58,10 @@ SELECT count(*) AS workers
 """
 
 
+#: What placement.unfit compares of a worker, beside its id.
+OFFER = ("granted_capabilities", "workload_kinds", "resource_profile", "labels")
+
+
 class Member(NamedTuple):
     """One worker: its row, what it offers, and the rules that keep it from any work now."""
 
@@ -77,14 +81,21 @@ class Member(NamedTuple):
 
 
 class Misfit(NamedTuple):
-    """A worker that may not take what is asked, and by which rules, in the order of RULES.
-
-    `fits`: only its standing at this instant keeps it away.
-    """
+    """A worker that may not take what is asked; `unfit` are the rules that compare the two."""
 
     member: Member
-    rules: tuple[str, ...]
-    fits: bool
+    unfit: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether only its standing at this instant keeps it away."""
+        return not self.unfit
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Every rule that keeps it away, in the order of placement.RULES."""
+        failing = {*self.unfit, *self.member.standing}
+        return tuple(rule for rule in placement.RULES if rule in failing)
 
 
 class Verdict(NamedTuple):
@@ -98,41 +109,40 @@ class Crowd:
     """The workers of one application, up to WORKERS_MAX; `unread` is how many more there are."""
 
     def __init__(self, members: Iterable[Member], unread: int) -> None:
-        self.members = list(members)
+        self.members = sorted(members, key=lambda one: one.worker_id)
         self.unread = unread
-        self._alike: dict[tuple[str, ...], list[Member]] = {}
+        alike: dict[tuple[str, ...], int] = {}
+        #: Of each member, the place of what it offers in `_offers`.
+        self._alike: list[int] = []
+        self._offers: list[placement.Offered] = []
         for member in self.members:
-            row = member.row
-            offer = (
-                row["granted_capabilities"],
-                row["workload_kinds"],
-                row["resource_profile"],
-                row["labels"],
-            )
-            self._alike.setdefault(offer, []).append(member)
+            offer = tuple(member.row[name] for name in OFFER)
+            if offer not in alike:
+                alike[offer] = len(self._offers)
+                self._offers.append(member.offered)
+            self._alike.append(alike[offer])
 
     def judge(self, wanted: placement.Wanted, pools: Mapping[str, placement.Pool]) -> Verdict:
-        """Who may take it beside holds and what its pool and keys have left."""
+        """Who may take it beside holds and what its pool and keys have left; each by id."""
         eligible: list[Member] = []
         fitting: list[Misfit] = []
         unfit: list[Misfit] = []
         pool = None if wanted.pool_id is None else pools.get(wanted.pool_id)
+        # A pool that lists workers tells apart those that are alike in all else.
         apart = pool is not None and pool.worker_ids is not None
-        for alike in self._alike.values():
-            shared = None if apart else placement.unfit(alike[0].offered, wanted, pools)
-            for member in alike:
-                found = placement.unfit(member.offered, wanted, pools) if shared is None else shared
-                if not found and not member.standing:
-                    eligible.append(member)
-                    continue
-                failing = {*found, *member.standing}
-                rules = tuple(rule for rule in placement.RULES if rule in failing)
-                (unfit if found else fitting).append(Misfit(member, rules, not found))
-        by_id = _by_worker_id
-        return Verdict(
-            sorted(eligible, key=lambda one: one.worker_id),
-            sorted(fitting, key=by_id) + sorted(unfit, key=by_id),
-        )
+        shared = [] if apart else [tuple(placement.unfit(o, wanted, pools)) for o in self._offers]
+        for member, place in zip(self.members, self._alike, strict=True):
+            if apart:
+                found = tuple(placement.unfit(member.offered, wanted, pools))
+            else:
+                found = shared[place]
+            if found:
+                unfit.append(Misfit(member, found))
+            elif member.standing:
+                fitting.append(Misfit(member, found))
+            else:
+                eligible.append(member)
+        return Verdict(eligible, fitting + unfit)
 
 
 def read(tx: Tx, now: Now, tenant_id: str, application_id: str) -> Crowd:
@@ -155,7 +165,3 @@ def member(row: Row, now: Now) -> Member:
     """A worker from its row as WORKERS gives it."""
     standing = placement.standing(row, now, active=row["active"])
     return Member(row, placement.of_worker(row), tuple(standing))
-
-
-def _by_worker_id(misfit: Misfit) -> str:
-    return misfit.member.worker_id

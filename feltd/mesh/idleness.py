@@ -156,7 +156,7 @@ def _nearest(tx: Tx, now: Now, member: Member) -> list[Cause]:
     if nearest is None:
         return []
     subject = misfits.Subject(tenant_id, application_id, nearest.wanted)
-    misfit = crowd.Misfit(member, nearest.rules, fits=False)
+    misfit = crowd.Misfit(member._replace(standing=()), nearest.rules)
     told = misfits.of_one(now, subject, misfit, known)
     what = nearest.wanted.definition_id
     return [

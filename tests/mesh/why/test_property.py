@@ -37,14 +37,14 @@ class World:
         self.live: list[Claim] = []
         self.jobs: list[str] = []
         for pool in ("gpu", "cpu"):
-            pools.make(mesh, pool, max_concurrency=2, required_labels={"zone": "a"})
+            pools.make(mesh, pool, max_concurrency=1, required_labels={"zone": "a"})
         self.enlist()
 
     def step(self) -> None:
         acts = (
             (self.create, 9), (self.enlist, 2), (self.pull, 5), (self.end, 4), (self.rest, 3),
-            (self.keeper, 3), (self.hold, 1), (self.lift, 1), (self.confine, 1), (self.free, 1),
-            (self.drain, 1), (self.resume, 1), (self.repool, 1), (self.call_off, 1),
+            (self.keeper, 3), (self.hold, 1), (self.lift, 4), (self.confine, 1), (self.free, 3),
+            (self.drain, 1), (self.resume, 3), (self.repool, 2), (self.call_off, 1),
             (self.beat, 4),
         )  # fmt: skip
         act = self.rng.choices([act for act, _ in acts], [weight for _, weight in acts])[0]
@@ -57,9 +57,9 @@ class World:
         rng = self.rng
         placement: dict[str, Any] = {}
         for member in ("required_labels", "anti_affinity", "affinity"):
-            if rng.random() < 0.15:
+            if rng.random() < (0.35 if member == "affinity" else 0.08):
                 placement[member] = {"zone": rng.choice(ZONES)}
-        if rng.random() < 0.2:
+        if rng.random() < 0.3:
             placement["pool_id"] = rng.choice(("gpu", "cpu"))
         told: dict[str, Any] = {
             "definition_id": f"kind{rng.randrange(3)}",
@@ -111,7 +111,7 @@ class World:
         self.mesh.say(verb, held, **({"output": {}} if verb == "complete" else {}))
 
     def rest(self) -> None:
-        self.mesh.later(self.rng.choice((1, 500, 2_500, 20_000)))
+        self.mesh.later(self.rng.choice((1, 1, 500, 500, 1_500, 2_500, 20_000)))
 
     def keeper(self) -> None:
         for entry in KEEPER:
@@ -210,7 +210,7 @@ class World:
             assert one.blocked or takers or not (one.ready or one.waiting.held), one
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(15))
 def test_why_agrees_with_what_a_pull_does(mesh: Mesh, seed: int) -> None:
     world = World(mesh, seed)
     for _ in range(STEPS):

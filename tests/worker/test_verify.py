@@ -4,9 +4,11 @@ A verification is mostly waiting: all that are asked for run beside each other, 
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 
 from feltd.cli.verify.command import NAMES
 from feltd.worker import alone
-from tests.daemon.running import FELTD, feltd
+from tests.daemon.running import FELTD, PATIENCE_S, feltd
 
 JOB = "$FELTD_JOB"
 TOGETHER = 4
@@ -153,17 +155,31 @@ def test_a_program_that_is_no_worker_fails_at_once_and_says_why() -> None:
     assert "0 of 2 behaviours" in ran.stdout
 
 
-def test_a_program_that_is_not_there_is_no_verdict() -> None:
-    ran = feltd("worker", "verify", "--", "/no/such/program")
-
-    assert ran.returncode == 1
-    assert "/no/such/program cannot be run: No such file or directory" in ran.stderr
-    assert "Traceback" not in ran.stderr
-
-
 def test_without_a_program_it_is_a_usage_error() -> None:
     assert feltd("worker", "verify").returncode == 2
+    missing = feltd("worker", "verify", "--", "/no/such/program")
+    assert missing.returncode == 2
+    assert "there is no program /no/such/program" in missing.stderr
     assert feltd("worker", "verify", "--only", "nothing", "--", "true").returncode == 2
+
+
+def test_told_to_end_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    process = subprocess.Popen(
+        (*FELTD, "worker", "verify", "--", "sh", "-c", 'echo $$ >"$0"; exec sleep 99', str(seen)),
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    ends = time.monotonic() + PATIENCE_S
+    while not seen.exists() or not seen.read_text().strip():
+        assert time.monotonic() < ends, "the program was never started"
+        time.sleep(0.05)
+
+    process.terminate()
+
+    assert process.wait(PATIENCE_S) == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(seen.read_text()), 0)
+    assert list(tmp_path.iterdir()) == [seen]
 
 
 def test_the_behaviours_are_listed_with_what_they_ask() -> None:

@@ -14,10 +14,9 @@ import click
 from feltd.cli.ending import ended_as_by_ctrl_c
 from feltd.cli.output import Examples, say_json
 from feltd.cli.verify import ending, working
-from feltd.cli.verify.ground import Ground, Trouble
+from feltd.cli.verify.ground import Ground
 from feltd.cli.verify.play import Failed, Play, Stage
 from feltd.cli.verify.wire import Wires
-from feltd.worker.refusal import Refusal, Unreachable
 
 #: Behaviours under way at once: each is mostly waiting, and starts a process of the program.
 TOGETHER = 8
@@ -118,13 +117,12 @@ def verify(
         return 0
     if not command:
         raise click.UsageError("give the program behind --, such as: -- node worker.mjs")
+    if shutil.which(command[0]) is None:
+        raise click.UsageError(f"there is no program {command[0]}")
     chosen = [one for one in BEHAVIOURS if not only or one.name in only]
     show = Show(as_json)
     with ended_as_by_ctrl_c(), _folder(keep) as folder:
-        try:
-            verdicts = _run(command, chosen, folder, show)
-        except (Trouble, Refusal, Unreachable) as trouble:
-            raise click.ClickException(f"the verification could not be done: {trouble}") from None
+        verdicts = _run(command, chosen, folder, show)
     show.end(verdicts, keep)
     return 0 if all(verdict.passed for verdict in verdicts) else 1
 
@@ -212,7 +210,7 @@ def _run(
         ground.start()
         return _tried(stage, chosen, show)
     finally:
-        stage.over.set()
+        stage.end()
         ground.close()
         wires.close()
 

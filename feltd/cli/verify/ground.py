@@ -34,6 +34,8 @@ CONNECTIONS_MAX, CONNECTIONS_MIN, SPARE_FILES = 256, 32, 256
 class Trouble(Exception):
     """The verification itself cannot be done; says nothing about the program."""
 
+    remedy = ""
+
 
 class Ground:
     """A daemon on a new database in `folder`, and the operator's way to it."""

@@ -1,7 +1,8 @@
 """The work of a verification as a program: what FELTD_JOB runs, for workers that run programs.
 
 Input `{"sleep_ms": n, "fail"?: "transient"|"permanent", "say"?: text}`; the output is the input.
-It needs nothing of feltd, and ends when the process that started it is gone.
+It needs nothing of feltd, and ends with the verification: when the file it is given the path of is
+gone, or the process that started it.
 """
 
 import json
@@ -12,12 +13,12 @@ import time
 
 def main() -> int:
     """Sleep, then fail or complete as the input says."""
-    parent = os.getppid()
+    parent, under_way = os.getppid(), sys.argv[1]
     given = json.load(sys.stdin)
     ends_s = time.monotonic() + given["sleep_ms"] / 1000
     while time.monotonic() < ends_s:
         time.sleep(min(0.2, max(0.0, ends_s - time.monotonic())))
-        if os.getppid() != parent:
+        if os.getppid() != parent or not os.path.exists(under_way):
             return 1
     if "fail" in given:
         sys.stderr.write(given.get("say", given["fail"]))

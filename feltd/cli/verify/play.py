@@ -4,6 +4,7 @@ The words a behaviour is written in. Each looks at the daemon's rows or at what 
 raises Failed with the reason when it is not as it has to be.
 """
 
+import shlex
 import signal
 import sqlite3
 import sys
@@ -68,10 +69,19 @@ class Stage:
         self.wires = wires
         self.folder = folder
         self.over = threading.Event()
+        # Work that outlives its worker ends when this file is gone.
+        self.under_way = folder / "under-way"
+        self.under_way.touch()
         # A script, so that the words of FELTD_JOB hold no space, wherever feltd is installed.
         script = folder / "job.sh"
-        script.write_text(f"exec '{sys.executable}' -I -S '{job.__file__}'\n")
+        command_line = (sys.executable, "-I", "-S", str(job.__file__), str(self.under_way))
+        script.write_text(f"exec {shlex.join(command_line)}\n")
         self.job = f"sh {script}"
+
+    def end(self) -> None:
+        """Tell every behaviour, and the work of every program, that it is over."""
+        self.over.set()
+        self.under_way.unlink(missing_ok=True)
 
 
 class Play:

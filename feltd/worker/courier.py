@@ -177,6 +177,14 @@ class Courier:
                 done = "COMPLETED" if parcel.verb == "complete" else ""
                 self._on_settled(held, done if accepted else "")
 
+    def over(self, claim_id: str) -> None:
+        """The daemon says that this claim has ended: to give it back has nothing left to do."""
+        parcel = self.waiting.get(claim_id) or self.under_way.get(claim_id)
+        if parcel is not None and parcel.verb == RELEASED.verb:
+            self.waiting.pop(claim_id, None)
+            self.under_way.pop(claim_id, None)
+            self._on_settled(parcel.held, "")
+
     def _settled(self, parcel: Parcel, state: str) -> None:
         if self.under_way.pop(parcel.held.claim_id, None) is not None:
             self._on_settled(parcel.held, state)

@@ -149,6 +149,8 @@ class Desk:
         if held is not None and not held.leaving:
             log.warning("lost %s of %s: stopping it", claim_id, held.workload_id)
             held.stop("lost")
+        elif held is not None:
+            self.courier.over(claim_id)
 
     def give_up(self) -> None:
         """Stop what has had no renewal for two thirds of its lease, by this machine's clock."""

@@ -25,7 +25,9 @@ async def reconcile(session: Session, desk: Desk) -> None:
     all the same is settled by then.
     """
     courier = desk.courier
-    told, carried = results([*courier.waiting.values(), *courier.late])
+    # What is under way may have arrived or not: told twice, it is judged as at first.
+    ended = [*courier.waiting.values(), *courier.under_way.values(), *courier.late]
+    told, carried = results(ended)
     try:
         answer = await _tell(session, desk, told)
     except Refusal as refused:

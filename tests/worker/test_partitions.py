@@ -141,7 +141,7 @@ def unfinished(crew: Crew) -> bool:
 @pytest.mark.parametrize(
     "rounds",
     [
-        pytest.param(15, marks=pytest.mark.timeout(120)),
+        pytest.param(10, marks=pytest.mark.timeout(120)),
         pytest.param(1_000, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)]),
     ],
 )

@@ -186,6 +186,20 @@ def test_a_result_that_came_too_late_is_kept_as_evidence(clerk: Clerk) -> None:
     assert carried == clerk.courier.late
 
 
+def test_a_claim_that_has_ended_needs_no_giving_back(clerk: Clerk) -> None:
+    for token, ending in ((1, RELEASED), (2, RELEASED), (3, returned("done"))):
+        clerk.courier.hand(held(token), ending)
+    [first, *_] = clerk.courier.load()
+    clerk.courier.put_back([first])
+
+    for token in (1, 2, 3, 4):
+        clerk.courier.over(f"claim_{token}")
+
+    # A result may still count, or be kept as evidence: the daemon says which.
+    assert [said for said, _ in clerk.settled] == ["claim_1", "claim_2"]
+    assert len(clerk.courier) == 1
+
+
 def test_a_reconciliation_carries_no_more_than_one_body(clerk: Clerk) -> None:
     for token in range(1, 5):
         clerk.courier.hand(held(token), returned("x" * 300_000))

@@ -136,6 +136,8 @@ def rescale(tx: Tx, limit: int, now: Now) -> int:
     for row in rows:
         told_ms = row["not_before_at_ms"] - tour.offset_ms
         instant_ms = max(row["ready_at_ms"], row["retry_at_ms"] or 0, told_ms)
+        # Nobody could have taken it before now: queue_ms does not run from an instant before.
+        instant_ms = max(instant_ms, min(row["eligible_at_ms"], now.lease_ms))
         instant_ms = min(instant_ms, INTEGER_MAX)
         if instant_ms != row["eligible_at_ms"]:
             moved += tx.change(

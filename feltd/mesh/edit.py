@@ -189,6 +189,8 @@ def _eligible_at_ms(tx: Tx, now: Now, row: Row, not_before_at_ms: int | UnsetTyp
         eligible_at_ms = max(eligible_at_ms, backoff["retry_at_ms"])
     if isinstance(not_before_at_ms, int):
         eligible_at_ms = max(eligible_at_ms, now.lease_from_wall(not_before_at_ms))
+    # Nobody could have taken it before now: queue_ms does not run from an instant before.
+    eligible_at_ms = max(eligible_at_ms, min(row["eligible_at_ms"], now.lease_ms))
     return min(int(eligible_at_ms), INTEGER_MAX)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import UNSET, convert, structs, to_builtins
 from msgspec.json import decode
 
+from feltd.clock import Now
 from feltd.model.base import INTEGER_MAX
 from feltd.model.editing import Edit
 from feltd.model.policy import Concurrency, Placement, Timeouts
@@ -14,6 +15,8 @@ from tests.sim.calls import Call
 from tests.sim.history import LIVE, Asked, History, Violation, Work
 
 FINAL = frozenset({"COMPLETED", "CANCELLED"})
+#: Twice as far as both times may move apart before instants follow.
+DRIFT_MS = 2_000
 
 
 def created(work: Work, body: NewWorkload) -> None:
@@ -122,6 +125,21 @@ def compare(work: Work, row: Row) -> None:
         raise Violation(f"{work.workload_id} asks for {found}, known is {known}")
 
 
+def adrift(history: History, now: Now) -> list[str]:
+    """Work that waits for another instant than it should, after a whole round of the keeper."""
+    found: list[str] = []
+    for work in history.works.values():
+        instant_ms = work.asked.not_before_ms
+        waits = work.state == "READY" and work.eligible_at_ms > now.lease_ms
+        if not waits or instant_ms is None:
+            continue
+        wanted_ms = max(work.ready_ms, work.backoff_ms or 0, now.lease_from_wall(instant_ms))
+        low_ms, high_ms = wanted_ms - DRIFT_MS, max(wanted_ms, now.lease_ms) + DRIFT_MS
+        if not low_ms <= work.eligible_at_ms <= high_ms:
+            found.append(f"{work.workload_id} waits until {work.eligible_at_ms}, not {wanted_ms}")
+    return found
+
+
 def _sorted(asked: Asked) -> Asked:
     policy = structs.replace(asked.retry, retry_on=tuple(sorted(set(asked.retry.retry_on))))
     return structs.replace(asked, retry=policy)
@@ -153,7 +171,8 @@ def _eligible_ms(call: Call, work: Work, body: Edit) -> int:
         wanted_ms = max(wanted_ms, work.backoff_ms)
     if isinstance(instant, int):
         wanted_ms = max(wanted_ms, call.now.lease_from_wall(instant))
-    return min(wanted_ms, INTEGER_MAX)
+    # What waited until now could not be taken before.
+    return min(max(wanted_ms, min(work.eligible_at_ms, now_ms)), INTEGER_MAX)
 
 
 def _shown(answer: Any, work: Work) -> None:

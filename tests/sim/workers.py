@@ -20,6 +20,7 @@ from feltd.model.exchange import (
 )
 from feltd.model.policy import Placement
 from feltd.model.workload import Cancel
+from tests.sim import times
 from tests.sim.calls import ENDING, FENCED, Call
 from tests.sim.clients import Process, fenced_body, lied, make, send, some_fault
 from tests.sim.image import Place
@@ -205,15 +206,18 @@ def stale(world: World, place: Place) -> None:
 
 
 def slow(world: World, place: Place) -> None:
-    """A holder is away until about the end of its lease, then writes as if nothing had been."""
+    """A holder is away until its lease or a timeout is about over, then writes all the same."""
     process, rng = some_process(world, place), world.rng
     if not process.held:
         process.pull(world)
         return
     held = process.held[rng.choice(sorted(process.held))]
-    hold = world.oracle.history.holds.get(held.fencing_token)
+    history = world.oracle.history
+    hold = history.holds.get(held.fencing_token)
     if hold is not None and hold.ended is None:
-        at_ms = hold.high_ms + rng.choice((-1, 0, 1, 500))
+        bound = times.first(history, history.works[hold.workload_id])
+        over_ms = hold.high_ms if bound is None else min(hold.high_ms, bound.high_ms)
+        at_ms = over_ms + rng.choice((-1, 0, 1, 500))
         world.later(max(0, at_ms - world.now.lease_ms))
         if rng.random() < 0.4:
             world.keep()

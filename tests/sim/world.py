@@ -29,7 +29,7 @@ from feltd.store.lanes import Lanes, Operation
 from feltd.store.sidecar import Mark
 from feltd.store.tx import Tx
 from tests.mesh.rebuilt import Lives
-from tests.sim import times
+from tests.sim import edits, times
 from tests.sim.calls import Call, watched
 from tests.sim.faults import NONE, Crash, Fault, Line
 from tests.sim.gifts import DECIDED
@@ -270,6 +270,8 @@ class World:
         left = [tuple(row) for row in self.conn.execute(LEFT_BEHIND, {"now_ms": self.now.lease_ms})]
         if left or (late := times.left(self.oracle.history, self.now)):
             raise Violation(f"the keeper left behind {left or late}")
+        if adrift := edits.adrift(self.oracle.history, self.now):
+            raise Violation(f"the keeper did not move {adrift}")
 
     def _note_mark(self) -> None:
         """Write the sidecar, as the keeper does each tick."""

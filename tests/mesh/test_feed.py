@@ -15,6 +15,7 @@ from feltd.mesh import cancel, events, feed, promises, requeue, vitals
 from feltd.model.claim import Claim
 from feltd.model.event import Event, Following
 from feltd.model.workload import Cancel, Requeue
+from feltd.store import dialect
 from feltd.store.tx import Tx
 from tests.mesh.rebuilt import WORKLOADS, Rebuilt, stored
 from tests.mesh.workloads.stories import refusal
@@ -148,6 +149,26 @@ def test_numbers_of_a_history_that_was_put_back_never_come_again(mesh: Mesh) -> 
     assert [one.kind for one in read(mesh, "*", after=2)] == ["restore", "credit"]
     assert refused(lambda: read(mesh, "acme", after=3)).code == "EVENTS_COMPACTED"
     assert read(mesh, "acme", after=new.seq) == []
+    _link, wrong = promises.walk(Tx(mesh.conn))
+    assert wrong == []
+
+
+def test_numbers_do_not_come_again_when_one_file_is_put_back_twice(mesh: Mesh) -> None:
+    """Each start raises the floor of the tokens above all there were; events begin there."""
+    happen(mesh, "acme")
+    image = mesh.conn.serialize()
+    seen: list[int] = []
+    for run in (1, 2):
+        mesh.conn.deserialize(image)
+        floor = mesh.now.wall_ms * 1_000 + run * 2**20
+        mesh.run(lambda tx, _, now, floor=floor: dialect.raise_sequence(tx, "claims", floor))
+        mesh.run(lambda tx, _, now: vitals.restore(tx, now))
+        happen(mesh, "acme")
+        seen += [one.seq for one in read(mesh, "acme", after=1)]
+
+    first, second = seen
+    assert refused(lambda: read(mesh, "acme", after=first)).code == "EVENTS_COMPACTED"
+    assert second > first
     _link, wrong = promises.walk(Tx(mesh.conn))
     assert wrong == []
 

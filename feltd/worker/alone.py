@@ -228,13 +228,12 @@ class Worker:
             if job.stopping:
                 body["kind"] = "cancelled"
                 verb, body = ("fail", body) if job.stopping == "cancelled" else ("release", {})
-        if job.stopping != "lost":
-            self.deliver(job, verb, body)
+        self.deliver(job, verb, body)
         self.held.pop(job.id)
 
     def deliver(self, job: Job, verb: str, body: dict[str, Any]) -> None:
         """Send one word on a claim until it is answered; the answer to a repeat is the same."""
-        while not self.over:
+        while job.stopping != "lost" and not self.over:
             try:
                 self.fenced(verb, job, body)
                 return
@@ -247,19 +246,20 @@ class Worker:
                 else:
                     print(f"{verb} of {job.workload_id}: {refused}", file=sys.stderr)
                     job.stop("lost")
-                    return
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: setattr(self, "leaving", True))
         threading.excepthook = lambda fault: self.over.append((1, f"a fault: {fault.exc_value!r}"))
         self.register(takeover=True)
-        for part in (self.beats, self.pulls):
-            threading.Thread(target=part, daemon=True).start()
+        parts = [threading.Thread(target=part, daemon=True) for part in (self.beats, self.pulls)]
+        for part in parts:
+            part.start()
         while not self.leaving and not self.over:
             time.sleep(0.05)
         with contextlib.suppress(Refused):
             self.over or self.call("drain", {"reason": "the process was told to stop"})
+        parts[1].join(2)  # what it was given in the same instant is given back
         for tenth in range(300):  # 25 s to finish, then 5 s to be given back
             if self.held and not self.over:
                 for job in list(self.held.values()) if tenth >= 250 else ():

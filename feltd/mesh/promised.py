@@ -199,6 +199,7 @@ HAVING w.attempts_spent > w.max_attempts
     OR max(c.number) <> w.attempt_number
 """
 
+# Who is brought back from the dead letters waits for no backoff.
 BACKOFF_KEPT = """
 SELECT b.workload_id, b.fencing_token, b.issued_at_ms, a.retry_at_ms, a.ended_at_ms
   FROM claims a
@@ -208,7 +209,13 @@ SELECT b.workload_id, b.fencing_token, b.issued_at_ms, a.retry_at_ms, a.ended_at
                                          AND n.fencing_token > a.fencing_token)
  WHERE a.ended_at_ms IS NULL
     OR b.issued_at_ms < a.ended_at_ms
-    OR (a.end_state = 'READY' AND b.issued_at_ms < a.retry_at_ms)
+    OR (a.end_state = 'READY'
+        AND b.issued_at_ms < a.retry_at_ms
+        AND NOT EXISTS (SELECT 1
+                          FROM events e
+                         WHERE e.workload_id = a.workload_id
+                           AND e.kind = 'requeue'
+                           AND e.at_ms BETWEEN a.ended_at_ms AND b.issued_at_ms))
 """
 
 NOT_BEFORE_KEPT = """

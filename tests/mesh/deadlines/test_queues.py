@@ -1,7 +1,9 @@
-"""A story of work that waits for an instant: its queue does not run while nobody could take it."""
+"""Stories of work that waits, for an instant or behind a backoff, while its timeouts run."""
 
-from feltd.mesh import due, edit
+from feltd.mesh import due, edit, promises, requeue
 from feltd.model.editing import Edit
+from feltd.model.workload import Requeue
+from feltd.store.tx import Tx
 from tests.mesh.deadlines.stories import deadline, round_of, standing
 from tests.mesh.world import Mesh
 
@@ -23,3 +25,18 @@ def test_the_queue_does_not_run_while_nobody_could_take_the_work(mesh: Mesh) -> 
     for job in (set_right, taken_back):
         assert standing(mesh, job)[0] == "READY"
         assert deadline(mesh, job) == 5_000
+
+
+def test_who_died_behind_a_backoff_and_is_brought_back_waits_for_it_no_more(mesh: Mesh) -> None:
+    worker = mesh.worker()
+    policy = {"initial_backoff_ms": 600_000, "max_backoff_ms": 600_000}
+    job = mesh.workload(timeouts={"total_ms": 5_000}, retry_policy=policy)
+    mesh.say("fail", mesh.claims(job, by=worker, start=True))
+    mesh.later(5_000)
+    round_of(mesh)
+    assert standing(mesh, job) == ("DEAD_LETTERED", "total_timeout")
+
+    mesh.ask(requeue.requeue, Requeue(), job)
+
+    assert mesh.claims(job, by=worker).workload_id == job
+    assert promises.ask(Tx(mesh.conn)) == []

@@ -87,6 +87,15 @@ class Oracle:
         asked = self.history.works[hold.workload_id].asked
         return asked.on_worker_lost or self.on_worker_lost
 
+    def lost(self) -> list[str]:
+        """Claims that a whole round of the keeper should have ended with their silent workers."""
+        return [
+            f"claim_{hold.token}"
+            for hold in self.history.live()
+            if self.history.peers[hold.worker_id].lifecycle == "OFFLINE"
+            and self._lost(hold) == "end"
+        ]
+
     def credited(self, now: Now, gap_ms: int, first: bool) -> None:
         """The writer gave credit for time in which nothing could be heard."""
         since_ms = -1 if first else now.lease_ms - gap_ms

@@ -267,9 +267,12 @@ class World:
             else:
                 return
         self._note_mark()
-        left = [tuple(row) for row in self.conn.execute(LEFT_BEHIND, {"now_ms": self.now.lease_ms})]
-        if left or (late := times.left(self.oracle.history, self.now)):
-            raise Violation(f"the keeper left behind {left or late}")
+        left: list[Any] = [
+            tuple(row) for row in self.conn.execute(LEFT_BEHIND, {"now_ms": self.now.lease_ms})
+        ]
+        left += times.left(self.oracle.history, self.now) + self.oracle.lost()
+        if left:
+            raise Violation(f"the keeper left behind {left}")
         if adrift := edits.adrift(self.oracle.history, self.now):
             raise Violation(f"the keeper did not move {adrift}")
 
@@ -343,6 +346,8 @@ class World:
     def restore(self, *, keep_mark: bool, crash_at: int = 0) -> None:
         """An earlier copy is put back under a stopped daemon, with its sidecar or without."""
         backup = self.rng.choice(self.backups)
+        # Nobody makes a copy, goes on and puts it back all within one tick.
+        self._note_mark()
         self.note(f"restored, sidecar {'kept' if keep_mark else 'lost'}")
         self.conn.close()
         self._open_image(backup.image)

@@ -59,6 +59,7 @@ BEHAVIOURS = (
     Behaviour("asleep", working.asleep, "drop_claim"),
     Behaviour("cancel", working.cancel),
     Behaviour("unknown-claim", working.unknown_claim),
+    Behaviour("given", working.given),
     Behaviour("reconcile", working.reconcile, "reconcile"),
     Behaviour("register", working.register, "register"),
     Behaviour("clock", working.clock, "fix_clock"),

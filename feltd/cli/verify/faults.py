@@ -74,6 +74,20 @@ class HidesClaim(Fault):
         return {**call.answer, "claims": [], "reasons": [{"code": "NO_WORK", "detail": "none"}]}
 
 
+class GivesNothing(Fault):
+    """The worker cannot ask for work; everything else passes."""
+
+    def sheds(self, call: Call) -> int | None:
+        """Retry-After 1 for pulls."""
+        return 1 if "claims" in call.verbs and "exchange" not in call.verbs else None
+
+    def there(self, call: Call) -> Json | None:
+        """An exchange without its claim part."""
+        if "exchange" not in call.verbs:
+            return None
+        return {name: value for name, value in call.body.items() if name != "claim"}
+
+
 class StepsClock(Fault):
     """The daemon's wall clock is `ahead_ms` ahead, as the worker sees it.
 

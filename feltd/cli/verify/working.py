@@ -3,7 +3,13 @@
 import signal
 import time
 
-from feltd.cli.verify.faults import HidesClaim, LosesFirst, ShedsFirst, StepsClock
+from feltd.cli.verify.faults import (
+    GivesNothing,
+    HidesClaim,
+    LosesFirst,
+    ShedsFirst,
+    StepsClock,
+)
 from feltd.cli.verify.play import (
     FINAL,
     GRACE_S,
@@ -13,6 +19,7 @@ from feltd.cli.verify.play import (
     Failed,
     Play,
 )
+from feltd.cli.verify.wire import Fault
 
 IDLE_S = 3.0
 #: Calls of an idle worker in that time: a beat a second, a poll that waits, and some to spare.
@@ -159,6 +166,21 @@ def unknown_claim(play: Play) -> None:
             f"told of a claim in unknown_claims that it does not run, it did not release it: the "
             f"claim ended {first}"
         )
+
+
+def given(play: Play) -> None:
+    """An operator gives it work that it did not ask for: it runs it, or gives it back."""
+    play.begin()
+    play.misbehave(GivesNothing())
+    play.pause(GRACE_S)
+    work = play.work(50, backoff_ms=0)
+    play.ground.client.claim(work, {"worker_id": play.worker_id})
+    play.until(
+        lambda: play.ended(work) != ["live"],
+        "told of a claim in assigned_claims, it neither ran it nor released it",
+    )
+    play.misbehave(Fault())
+    play.completes(work)
 
 
 def reconcile(play: Play) -> None:

@@ -20,7 +20,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     ),
     "WORKER_UNAUTHORIZED": Explanation(
         "The grant is not live, belongs to another subject, tenant or application, lacks "
-        "worker:register, or no resource of it covers the name.",
+        "worker:register, no resource of it covers the name, or its max_workers are there. A "
+        "refused reconcile has recorded accepted_results and late_results all the same.",
         "Ask whoever issued the grant for one that covers this worker.",
     ),
     "WORKER_NOT_FOUND": Explanation(

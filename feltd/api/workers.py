@@ -218,6 +218,11 @@ _RECONCILIATION: dict[str, Any] = {
     "running_attempts": ["attempt_1790000000000001"],
 }
 
+_RECONCILED = (
+    "Every live claim, and a verdict on each id; claims past 4 MiB in all are `truncated`:"
+    " without input and checkpoint, go on with them or release them"
+)
+
 _GONE = {404: "No such worker"}
 _DENIED = {404: "No such worker", 409: "The lifecycle has no such edge"}
 
@@ -306,7 +311,7 @@ ROUTES = (
         answer=Reconciled,
         invalid_code="WORKER_INVALID",
         example=_RECONCILIATION,
-        responses={404: "No such worker", 409: "Register first"},
+        responses={200: _RECONCILED, 404: "No such worker", 409: "Register first"},
     ),
     Route(
         method="POST",

@@ -32,7 +32,8 @@ def edit(world: World, place: Place) -> None:
 
 
 def run_now(world: World, place: Place) -> None:
-    """Have work run at once, whatever it waits for; mostly what waits for an instant."""
+    """Have work run at once, whatever it waits for, or not before another instant."""
+    instant_ms = world.rng.choice((0, 0, 0, None, world.now.wall_ms + 1_000))
     later = [
         work.workload_id
         for work in world.oracle.history.works.values()
@@ -41,7 +42,7 @@ def run_now(world: World, place: Place) -> None:
         and work.eligible_at_ms > world.now.lease_ms
     ]
     workload_id = world.rng.choice(later) if later else _waiting(world, place)
-    call = make(world, "edit", place.operator, Edit(not_before_at_ms=0), workload_id)
+    call = make(world, "edit", place.operator, Edit(not_before_at_ms=instant_ms), workload_id)
     send(world, call, world.rng.random() < 0.1)
 
 
@@ -94,4 +95,4 @@ def _patch(world: World, place: Place, member: str) -> Any:
     return rng.choice(said.get(member, (UNSET,)))
 
 
-ACTS: tuple[tuple[Act, int], ...] = ((edit, 5), (run_now, 2))
+ACTS: tuple[tuple[Act, int], ...] = ((edit, 5), (run_now, 4))

@@ -22,7 +22,12 @@ def given(history: History, call: Call) -> None:
 
 def told(history: History, worker_id: str, tokens: list[int], named: set[str], now: Now) -> None:
     """A worker is told of exactly what it was given and has not named."""
-    history.assigned -= {token for token in history.assigned if f"claim_{token}" in named}
+    # One that is over is named in vain; an outage credited afterwards may bring it back.
+    history.assigned -= {
+        token
+        for token in history.assigned
+        if f"claim_{token}" in named and history.lasts(history.holds[token], now)
+    }
     waiting = [
         token
         for token in history.live_of(worker_id)

@@ -6,6 +6,8 @@ import pytest
 
 from tests.sim.image import fresh_world
 from tests.sim.mutations import MUTATIONS, Patches, entered, old_keys_live_on
+from tests.sim.mutations_of_changes import MUTATIONS as OF_CHANGES
+from tests.sim.mutations_of_gates import MUTATIONS as OF_GATES
 from tests.sim.mutations_of_gifts import MUTATIONS as OF_GIFTS
 from tests.sim.mutations_of_stops import MUTATIONS as OF_STOPS
 from tests.sim.schedule import Failure, run
@@ -24,7 +26,9 @@ def _begin_sound() -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "mutation", [*MUTATIONS, *OF_STOPS, *OF_GIFTS], ids=lambda mutation: mutation.__name__
+    "mutation",
+    [*MUTATIONS, *OF_STOPS, *OF_GIFTS, *OF_CHANGES, *OF_GATES],
+    ids=lambda mutation: mutation.__name__,
 )
 def test_a_fault_is_found(
     mutation: Callable[[], Patches], capsys: pytest.CaptureFixture[str]

@@ -201,6 +201,7 @@ def _give(
             decision_id=decision_id,
             affinity=found.chosen.affinity,
             assigned=True,
+            pool_id=found.inputs.policy.pool_id,
         ),
     )
     if given is None:

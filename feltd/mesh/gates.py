@@ -81,13 +81,16 @@ SELECT w.tenant_id, w.pool_id, w.lane_id, w.demand_id, l.concurrency_key, l.rate
 RULES = ("pool_full", "key_full", "rate_full")
 
 
-def enter(tx: Tx, now: Now, held: Row) -> None:
-    """A claim of gated work was issued: count it. `held` has tenant_id, pool_id and lane_id."""
-    if held["pool_id"] is not None:
-        pool = {"tenant_id": held["tenant_id"], "pool_id": held["pool_id"]}
+def enter(tx: Tx, now: Now, held: Row, pool_id: str | None) -> None:
+    """A claim was issued: count it in its pool and the keys of its lane.
+
+    `held` has tenant_id and lane_id; the pool is the work's own or that of who gave it.
+    """
+    if pool_id is not None:
+        pool = {"tenant_id": held["tenant_id"], "pool_id": pool_id}
         count = tx.rows(ENTER_POOL, pool)[0]
         if count["max_concurrency"] is not None and count["active"] >= count["max_concurrency"]:
-            lanes.close_pool(tx, held["tenant_id"], held["pool_id"])
+            lanes.close_pool(tx, held["tenant_id"], pool_id)
     key = tx.rows(KEYS_OF_LANE, {"lane_id": held["lane_id"]})[0]
     if key["concurrency_key"]:
         keys.enter(tx, key["concurrency_key"])

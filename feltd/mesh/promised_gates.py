@@ -53,7 +53,8 @@ SELECT 'claim is not counted where its work asks', c.fencing_token, c.concurrenc
   JOIN workloads w ON w.workload_id = c.workload_id
   JOIN lanes l ON l.lane_id = w.lane_id
  WHERE c.ended_at_ms IS NULL
-   AND (ifnull(c.concurrency_key, 0) <> l.concurrency_key OR c.pool_id IS NOT w.pool_id)
+   AND (ifnull(c.concurrency_key, 0) <> l.concurrency_key
+        OR (c.pool_id IS NOT w.pool_id AND NOT (c.how = 'directed' AND w.pool_id IS NULL)))
 """
 
 # What has room and stays closed would be left lying, unless the keeper is on its way.

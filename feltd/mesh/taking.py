@@ -21,8 +21,8 @@ INSERT INTO claims (workload_id, tenant_id, application_id, worker_id, incarnati
                     request_id, pool_id, concurrency_key, affinity, assigned, decision_id)
 SELECT w.workload_id, w.tenant_id, w.application_id, k.worker_id, k.incarnation,
        w.attempt_number + 1, :lease_ms, :now_ms, :expires_at_ms, :how, w.rank, k.lifecycle,
-       nullif(:key_id, ''), :request_id, w.pool_id, nullif(l.concurrency_key, 0), :affinity,
-       :assigned, :decision_id
+       nullif(:key_id, ''), :request_id, coalesce(w.pool_id, :pool_id),
+       nullif(l.concurrency_key, 0), :affinity, :assigned, :decision_id
   FROM workloads w
   JOIN lanes l ON l.lane_id = w.lane_id
   JOIN workers k ON k.worker_id = :worker_id
@@ -51,12 +51,12 @@ SELECT w.workload_id, w.tenant_id, w.application_id, k.worker_id, k.incarnation,
           FROM claims c
          WHERE c.worker_id = k.worker_id
            AND c.ended_at_ms IS NULL) < k.concurrency
-   AND (w.gated = 0
-        OR ((w.pool_id IS NULL
+   AND ((w.gated = 0 AND :pool_id IS NULL)
+        OR ((coalesce(w.pool_id, :pool_id) IS NULL
              OR EXISTS (SELECT 1
                           FROM pools p
                          WHERE p.tenant_id = w.tenant_id
-                           AND p.pool_id = w.pool_id
+                           AND p.pool_id = coalesce(w.pool_id, :pool_id)
                            AND p.deleted_at_ms IS NULL
                            AND p.active < coalesce(p.max_concurrency, p.active + 1)))
             AND NOT EXISTS (SELECT 1
@@ -75,7 +75,7 @@ SELECT w.workload_id, w.tenant_id, w.application_id, k.worker_id, k.incarnation,
                     WHERE y.key_id = :key_id
                       AND y.revoked_at_ms IS NULL
                       AND coalesce(y.expires_at_ms, :wall_ms + 1) > :wall_ms))
-RETURNING fencing_token
+RETURNING fencing_token, pool_id
 """
 
 TAKE = """
@@ -94,7 +94,7 @@ UPDATE workloads
 RETURNING workload_id, tenant_id, application_id, state, fencing_token, claim_worker_id, input,
           attempt_number, expires_at_ms, lane_id, demand_id, definition_id, definition_revision,
           environment, capability_snapshot, connection_scopes, timeouts, runtime_policy,
-          traceparent, gated, pool_id,
+          traceparent, gated,
           (SELECT g.constraints
              FROM workers k
              JOIN grants g ON g.grant_id = k.authorization_grant_id
@@ -107,7 +107,7 @@ class Taking(NamedTuple):
 
     `worker` is a row of claims.PULLER; `how` is pull, id or directed. `affinity` counts the labels
     of the workload's affinity that the worker has. `assigned` marks a claim that its worker has
-    not asked for.
+    not asked for. `pool_id` is what counts a claim of work that names no pool itself.
     """
 
     caller: Caller
@@ -120,6 +120,7 @@ class Taking(NamedTuple):
     decision_id: int | None = None
     affinity: int = 0
     assigned: bool = False
+    pool_id: str | None = None
 
 
 def take(tx: Tx, now: Now, taking: Taking) -> Claim | None:
@@ -148,6 +149,7 @@ def take(tx: Tx, now: Now, taking: Taking) -> Claim | None:
         "affinity": taking.affinity,
         "assigned": int(taking.assigned),
         "decision_id": taking.decision_id,
+        "pool_id": taking.pool_id,
     }
     issued = tx.row(ISSUE, params)
     if issued is None:
@@ -159,8 +161,8 @@ def take(tx: Tx, now: Now, taking: Taking) -> Claim | None:
     if held["timeouts"] != deadlines.NONE:
         deadlines.arm(tx, now, taking.workload_id)
     demands.withdraw(tx, held["lane_id"], held["demand_id"])
-    if held["gated"]:
-        gates.enter(tx, now, held)
+    if held["gated"] or issued["pool_id"] is not None:
+        gates.enter(tx, now, held, issued["pool_id"])
     events.tell(
         tx,
         now,

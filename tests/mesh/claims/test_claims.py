@@ -397,6 +397,7 @@ class TestTheInsertDecides:
             "affinity": 0,
             "assigned": 0,
             "decision_id": None,
+            "pool_id": None,
             "gate_generation": 0,
         }
         mesh.conn.execute("BEGIN")

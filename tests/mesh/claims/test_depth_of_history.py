@@ -21,6 +21,7 @@ def test_counting_live_claims_never_walks_through_ended_ones(mesh: Mesh) -> None
                 "affinity",
                 "assigned",
                 "decision_id",
+                "pool_id",
                 "gate_generation",
             ),
             1,

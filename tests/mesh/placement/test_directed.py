@@ -277,6 +277,24 @@ def test_a_pool_is_enforced_and_may_be_named_by_the_claim(mesh: Mesh) -> None:
     }
 
 
+def test_a_claim_that_names_a_pool_is_counted_in_it(mesh: Mesh) -> None:
+    worker = mesh.worker(capacity={"concurrency": 9})
+    body = NewPool(pool_id="tight", name="Tight", max_concurrency=1)
+    mesh.ask(pools.create, OfTenant("acme", body))
+    tight = {"pool_id": "tight"}
+
+    given = give(mesh, mesh.workload(), placement=tight)
+    refused = refusal(mesh, mesh.workload(), worker_id=worker, placement=tight)
+    mesh.workload(placement=tight)
+
+    assert refused.facts["rules"] == ["pool_full"]
+    assert mesh.ask(pools.get, OfTenant("acme"), "tight").active == 1
+    assert {one.code for one in mesh.pull(worker, workload_kinds=["other"]).reasons} == {"NO_MATCH"}
+    mesh.say("release", given)
+    assert mesh.ask(pools.get, OfTenant("acme"), "tight").active == 0
+    assert give(mesh, mesh.workload(), placement=tight).worker_id == worker
+
+
 def test_limits_and_holds_keep_everybody_away(mesh: Mesh) -> None:
     worker = mesh.worker(capacity={"concurrency": 9})
     key = {"concurrency": {"key": "printer", "limit": 1}}

@@ -206,7 +206,7 @@ class Worker:
                 self.begin(claim)
             if told and told["lifecycle"] not in ("READY", "BUSY"):
                 self.me["lifecycle"], self.beat_s = told["lifecycle"], 0.0
-            time.sleep(0.05)
+            time.sleep(0.05 if not told or told["claims"] else 0.5)
 
     def begin(self, claim: dict[str, Any]) -> None:
         if self.leaving:

@@ -40,12 +40,13 @@ NEEDS = {"sh": ("curl", "jq", "setsid"), "node": ("node",), "go": ("go",)}
 FAULTS = {
     "IgnoresNext": (
         {
+            "fence": "next: drop_claim",
             "reconcile": "next: reconcile",
             "register": "next: register",
             "drain": "next: stop",
             "takeover": "next: stop",
         },
-        ("begins", "fence"),
+        ("begins",),
     ),
     "GoesOn": ({"fence": "next: drop_claim"}, ("begins", "renews", "drain")),
     "Careless": (
@@ -53,7 +54,6 @@ FAULTS = {
             "renews": "not renewed",
             "lost-replies": "request_id",
             "sheds": "Retry-After",
-            "waits": "wait_ms",
             "takeover": "fought back",
             "leave": "SIGTERM",
         },

@@ -37,14 +37,14 @@ class GoesOn(Worker):
 class Careless(Worker):
     """Renews nothing, asks for other work when an answer is lost, and takes its name back.
 
-    It never waits in a poll nor for Retry-After, and ends at once on SIGTERM.
+    It does not wait for Retry-After, and ends at once on SIGTERM.
     """
 
     def call(self, path: str, body: Any, key: str = "", wait_s: float = 0) -> dict[str, Any]:
         if path == "heartbeat":
             body = {**body, "renew_leases": False}
         if path == "claims":
-            body = {**body, "wait_ms": 0, "request_id": os.urandom(8).hex()}
+            body = {**body, "request_id": os.urandom(8).hex()}
         try:
             return super().call(path, body, key, wait_s)
         except Refused as refused:

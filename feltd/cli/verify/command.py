@@ -51,6 +51,7 @@ BEHAVIOURS = (
     Behaviour("fails", working.fails),
     Behaviour("renews", working.renews),
     Behaviour("waits", working.waits),
+    Behaviour("quarantine", working.quarantine),
     Behaviour("lost-replies", working.lost_replies, "repeat"),
     Behaviour("sheds", working.sheds, "repeat"),
     Behaviour("restart", working.restart, "repeat", alone=True),

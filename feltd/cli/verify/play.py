@@ -21,14 +21,14 @@ from feltd.cli.verify.ground import Ground, Program, granted
 from feltd.cli.verify.wire import Call, Fault, Wire, Wires
 
 #: The lease of a behaviour in which one lapses, or is outlived by the work; FELTD_LEASE_MS says so.
-LEASE_MS = 4_000
+LEASE_MS = 5_000
 #: The lease of the others: a slow machine must not let it lapse, nor a worker give it up.
 LONG_LEASE_MS = 30_000
 #: How long a worker may take for whatever it has to do next: a beat, a repeat, a start.
-PATIENCE_S = 12.0
+PATIENCE_S = 15.0
 LOOK_EVERY_S = 0.05
 #: Calls that were under way, or written already, when the answer that forbids them came.
-GRACE_S = 1.0
+GRACE_S = 2.0
 #: Work that does not end by itself in any behaviour.
 LONG_MS = 25_000
 FINAL = ("COMPLETED", "CANCELLED", "DEAD_LETTERED")

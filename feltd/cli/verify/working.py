@@ -62,15 +62,15 @@ def fails(play: Play) -> None:
 
 
 def renews(play: Play) -> None:
-    """Work that runs for 2.5 leases is completed by its first claim."""
+    """Work that runs for two leases is completed by its first claim."""
     play.lease_ms = LEASE_MS
     play.begin()
-    work = play.work(LEASE_MS * 5 // 2)
+    work = play.work(LEASE_MS * 2)
     play.running(work)
     play.until(
         lambda: play.ended(work) != ["live"],
         "the work was not completed",
-        within_s=LEASE_MS * 5 / 2 / 1000 + PATIENCE_S,
+        within_s=LEASE_MS * 2 / 1000 + PATIENCE_S,
     )
     play.first_try(work, f"its lease of {LEASE_MS} ms was not renewed while it worked")
 
@@ -79,12 +79,28 @@ def waits(play: Play) -> None:
     """An idle worker waits in its poll, and takes work as soon as there is some."""
     play.begin()
     play.pause(1.0)
+    _asks_in_peace(play, "idle seconds: poll with wait_ms")
+    play.completes(play.work(10))
+
+
+def quarantine(play: Play) -> None:
+    """Quarantined, it gets no work: it asks on in peace, and takes work once that is over."""
+    play.begin()
+    path = f"/v1/workers/{play.worker_id}"
+    play.ground.client.call("POST", f"{path}/quarantine", {"reason": "the verification"})
+    play.pause(1.0)
+    _asks_in_peace(play, "quarantined seconds: an empty answer may come at once, wait after it")
+    work = play.work(10)
+    play.ground.client.call("POST", f"{path}/unquarantine", {})
+    play.completes(work)
+
+
+def _asks_in_peace(play: Play, what: str) -> None:
     since_s = time.monotonic()
     play.pause(IDLE_S)
     calls = [call for call in play.wire.calls if call.at_s >= since_s]
     if len(calls) > IDLE_CALLS_MAX:
-        raise Failed(f"{len(calls)} calls in {IDLE_S:.0f} idle seconds: poll with wait_ms")
-    play.completes(play.work(10))
+        raise Failed(f"{len(calls)} calls in {IDLE_S:.0f} {what}")
 
 
 def lost_replies(play: Play) -> None:
@@ -172,7 +188,7 @@ def given(play: Play) -> None:
     """An operator gives it work that it did not ask for: it runs it, or gives it back."""
     play.begin()
     play.misbehave(GivesNothing())
-    play.pause(GRACE_S)
+    play.pause(1.0)
     work = play.work(50, backoff_ms=0)
     play.ground.client.claim(work, {"worker_id": play.worker_id})
     play.until(

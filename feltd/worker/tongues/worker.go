@@ -59,14 +59,14 @@ func exchange() { // one round trip: beat and renew, deliver an outcome, take wo
 		"request_id": "%s-%d"}%s}`, who(), held, lease.Milliseconds(), wait.Milliseconds(), process, requests, more), wait)
 	if got.Next != "" { obey(got, false); return }; beat, item := got.Outcomes[0], append(got.Outcomes, told{Next: "none"})[1]
 	if requests++; beat.Next == "" { it.until = sent.Add(lease * 2 / 3) }
-	named := func(ids []string) bool { return held != "" && strings.Contains(fmt.Sprintf("%q", ids), held) }
-	switch { // what became of the work that is held
+	switch named := func(ids []string) bool { return held != "" && strings.Contains(fmt.Sprintf("%q", ids), held) }; {
 	case item.Next == "fix_request": result(1, "", "what was said of it was refused")
 	case item.Next == "" || item.Next == "drop_claim" || item.Next == "none" && named(got.Fenced_claims): kill(); job = &told{}
 	case it.verb == "" && named(got.Cancel_claims): finish("fail", `, "kind": "cancelled", "message": "told to stop"`)
 	}
 	if len(got.Unknown_claims) > 0 { beat.Next = "reconcile" }; if beat.Next != "" { obey(beat, false) }
-	for _, given := range append(got.Claims, got.Assigned_claims...) { if job.Claim_id == "" { begin(given) } }
+	if given := append(got.Claims, got.Assigned_claims...); job.Claim_id == "" && len(given) > 0 { begin(given[0]) }
+	if job.Claim_id == "" { time.Sleep(time.Until(sent.Add(every / 4))) } // not in a tight circle
 	for due := sent.Add(every); job.Claim_id != "" && job.verb == "" && time.Now().Before(due); {
 		select { case settle := <-ended: settle(); case <-time.After(every / 50): if hurry || job.until.Before(time.Now()) { finish("release", "") } } }
 }

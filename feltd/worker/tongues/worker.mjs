@@ -71,7 +71,7 @@ async function exchange() { // one round trip: beat and renew, deliver an outcom
   if (!beat.ok) await obey(beat);
   else if (told.unknown_claims.length) await reconcile();
   if (!job) [...told.claims, ...told.assigned_claims].slice(0, 1).forEach(begin);
-  while (job && !job.verb && now() < sent + every()) await sleep(20);
+  while (now() < sent + (job ? (job.verb ? 0 : every()) : 300)) await sleep(20); // not in a tight circle either
 }
 for (const name of ["SIGTERM", "SIGINT"]) process.on(name, () => ((leaving_at = Math.min(leaving_at, now())), mine("drain", {})));
 setInterval(() => job && !job.verb && Math.min(job.until, leaving_at + 25000) <= now() && finish("release"), 100);

@@ -69,6 +69,7 @@ exchange() { # one round trip: beat and renew, deliver an outcome, take work whe
   fix_request-*) grep -q complete end && stop fail '"kind": "execution_error", "message": "output refused"' || stop release ;;
   esac
   if [ "$next" != ok ]; then obey "$2"; elif [ ! -s claim ]; then take .claims,.assigned_claims trip; fi
+  [ -s claim ] || hold=$((hold > sent + 300 ? hold : sent + 300)) # not in a tight circle
 }
 register true
 while now && [ -z "$leaving" ] || [ -s claim ]; do

@@ -294,7 +294,9 @@ class Loop:
             raise self.session.stopped_by(refused)
         elif refused.next == "reconcile":
             self.session.lifecycle = "OFFLINE"
-            await self._reconcile()
+            # Not answered, the next beat reconciles.
+            with contextlib.suppress(Unreachable):
+                await self._reconcile()
         elif refused.next == "register":
             await self.session.register_again()
             self._kick.set()

@@ -21,8 +21,9 @@ log = logging.getLogger("feltd.worker")
 async def reconcile(session: Session, desk: Desk) -> None:
     """Make both sides hold the same claims, and hand in outcomes that could not be delivered.
 
-    Raises Refusal when the daemon does not take this worker back; what it recorded of the outcomes
-    all the same is settled by then.
+    One try: raises Unreachable when no answer came, and the daemon may have done it. Raises
+    Refusal when the daemon does not take this worker back; what it recorded of the outcomes all
+    the same is settled by then.
     """
     courier = desk.courier
     # What is under way may have arrived or not: told twice, it is judged as at first.

@@ -285,7 +285,10 @@ class Session:
         return answer
 
     async def reconcile(self, held: Iterable[Held], results: list[Json]) -> Json:
-        """Compare what this process holds with the daemon's rows; those decide."""
+        """Compare what this process holds with the daemon's rows; those decide. One try.
+
+        What is held may be another when it is tried again, so each try tells anew.
+        """
         body = {
             "worker_id": self.worker_id,
             "known_claims": [one.claim_id for one in held],
@@ -293,7 +296,7 @@ class Session:
             "capability_version": self.capability_version,
             "results": results,
         }
-        answer = await self.client.reconcile(self.worker_id, body, bearer=self.key)
+        answer = await self.client.reconcile(self.worker_id, body, bearer=self.key, patience_ms=0)
         self._is(answer["worker"])
         return answer
 

@@ -26,9 +26,10 @@ SILENT = "silent"
 BACKLOG = 15
 UNFINISHED = ("PENDING", "READY", "CLAIMED", "RUNNING", "CHECKPOINTED")
 PATIENCE_S = 30.0
-#: A difference that lasts longer would last: leases are 60 s, and claims unknown to their worker
-#: are reported after 5 s, so that only the reconciliation can have settled it by then.
-SETTLED_S = 4.0
+#: A busy machine may be slow to act on an answer; leases of 60 s outlast any such wait. Claims
+#: that their worker does not know are reported after 5 s, so later rounds are counted apart.
+SETTLED_S = 20.0
+REPORTED_MS = 5_000
 
 
 class Site:
@@ -173,7 +174,8 @@ def test_reconciling_leaves_no_difference(
     print(
         f"{rounds} rounds in {time.monotonic() - begun:.0f} s, {made} workloads,"
         f" {sum(site.kept for site in sites)} claims outlived their partition;"
-        f" equal after {late_ms[len(late_ms) // 2]} ms, at most {late_ms[-1]} ms"
+        f" equal after {late_ms[len(late_ms) // 2]} ms, at most {late_ms[-1]} ms,"
+        f" {sum(ms >= REPORTED_MS for ms in late_ms)} after {REPORTED_MS} ms or more"
     )
     own.stop()
     checked = own.check()

@@ -111,6 +111,7 @@ class Peer:
     removed: bool = False
     #: Quarantined, until a person ends it.
     confined: bool = False
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -285,8 +285,11 @@ class Oracle:
     def _claimed(self, call: Call, work: Work, event: Row) -> None:
         history, token = self.history, event["fencing_token"]
         worker_id, now = event["worker_id"], call.now
-        peer = history.peers[worker_id]
+        peer, place = history.peers[worker_id], work.asked.placement
+        labels = peer.labels.items()
         wrong = [
+            (not place.required_labels.items() <= labels, f"it is only for {place}"),
+            (bool(place.anti_affinity.items() & labels), f"it is not for {place}"),
             (token <= self.newest_token, f"token {self.newest_token} was issued before"),
             (work.eligible_at_ms > now.lease_ms, f"it is eligible at {work.eligible_at_ms}"),
             (times.passed(history, work, now), "a timeout of it has passed"),

@@ -1,5 +1,7 @@
 """What answers tell of workers, keys and grants, and what of it must agree with what was known."""
 
+from msgspec.json import decode
+
 from feltd.clock import Now
 from feltd.identity import bearer
 from feltd.model.base import Caller
@@ -24,6 +26,7 @@ def saw(history: History, worker: Worker) -> None:
     peer.timeout_ms = worker.heartbeat_timeout_ms
     peer.lifecycle = worker.lifecycle
     peer.drained = worker.drain is not None
+    peer.labels = decode(worker.labels)
     kept = worker.quarantine
     # One that ends by the wall clock is over at an instant that only the daemon sees.
     peer.confined = kept is not None and kept.until_at_ms is None

@@ -1,8 +1,9 @@
 """People who change all that a filter lets through: searched for first, changed in chunks."""
 
 from typing import Any
+from unittest.mock import patch
 
-from feltd.mesh import bulk
+from feltd.mesh import bulk, listing
 from feltd.mesh.bulk import Chunk, Plan, Search
 from feltd.model.base import Ask
 from feltd.model.workload import Filter
@@ -17,6 +18,8 @@ from tests.sim.world import World
 
 #: Rows of a chunk; small worlds are changed in several all the same.
 CHUNKS = (1, 2, 3, 500)
+#: Rows that one slice looks at: few, so that a search has several of them.
+ROWS = (1, 2, 5, 20_000)
 #: Slices that are counted at most in one search of so small a world.
 SLICES_MAX = 50
 
@@ -41,7 +44,9 @@ def search(world: World, place: Place, plan: Plan, wanted: int) -> Chunk:
     for _ in range(SLICES_MAX):
         room = wanted if plan.action == "requeue" else wanted - len(ids)
         body = Search(plan, wanted=room, count=world.rng.choice((1, 3, 1_000)), before=before)
-        found = bulk.find(Tx(world.conn), Ask(caller=place.operator, body=body), world.now)
+        ask = Ask(caller=place.operator, body=body)
+        with patch.object(listing, "READ_ROWS_MAX", world.rng.choice(ROWS)):
+            found = bulk.find(Tx(world.conn), ask, world.now)
         ids = bulk.kept(plan, ids, found.workload_ids, wanted)
         counted += found.count
         before = found.before

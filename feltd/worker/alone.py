@@ -248,8 +248,8 @@ class Worker:
                     job.stop("lost")
 
     def run(self) -> int:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: setattr(self, "leaving", True))
+        for it in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(it, lambda *_: setattr(self, "leaving", True) if self.key else sys.exit())
         threading.excepthook = lambda fault: self.over.append((1, f"a fault: {fault.exc_value!r}"))
         self.register(takeover=True)
         parts = [threading.Thread(target=part, daemon=True) for part in (self.beats, self.pulls)]

@@ -1,6 +1,8 @@
 """The workers of other tongues as files: small, and in the words their tongue had long ago."""
 
 import ast
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from feltd.worker import alone
-from tests.daemon.running import Daemon
+from tests.daemon.running import PATIENCE_S, Daemon
 from tests.worker.crew import Crew
 
 ALONE = Path(str(alone.__file__))
@@ -115,6 +117,44 @@ def test_it_is_taken_from_the_daemon_and_imported(crew: Crew, tmp_path: Path) ->
     process.terminate()
     assert crew.ended(process) == 0
     assert crew.worker("alone")["offline_reason"] == "left"
+
+
+STARTED = {
+    "alone": (sys.executable, str(ALONE), "--exec", "true"),
+    "sh": ("sh", str(TONGUES / "worker.sh"), "true"),
+    "node": ("node", str(TONGUES / "worker.mjs"), "true"),
+    "go": ("./worker", "true"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alone",
+        pytest.param("sh", marks=pytest.mark.needs("curl", "jq", "setsid")),
+        pytest.param("node", marks=pytest.mark.needs("node")),
+        pytest.param("go", marks=pytest.mark.needs("go")),
+    ],
+)
+def test_told_to_stop_while_it_waits_for_a_daemon_it_ends(name: str, tmp_path: Path) -> None:
+    if name == "go":
+        subprocess.run(
+            ("go", "build", "-o", "worker", str(TONGUES / "worker.go")), cwd=tmp_path, check=True
+        )
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        nobody.settimeout(PATIENCE_S)
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        process = subprocess.Popen(
+            STARTED[name], cwd=tmp_path, env=os.environ | {"FELTD_URL": url, "FELTD_KEY": "k"}
+        )
+        try:
+            nobody.accept()[0].close()
+            process.terminate()
+
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_without_a_command_it_says_how_it_is_started() -> None:

@@ -8,7 +8,7 @@ type told struct { // an answer, an item of an exchange's, or a claim, as far as
 	Claims, Assigned_claims, Authoritative_claims []*told; Fenced_claims, Cancel_claims, Unknown_claims []string
 	program *exec.Cmd; verb, said string; until time.Time } // of a claim: what runs, how it ended, how long it is believed in
 var me, job, ended, leaving, hurry, process = told{}, &told{}, make(chan func(), 9), false, false, fmt.Sprint("go-", time.Now().UnixNano())
-var lease, every, requests, name = 30 * time.Second, time.Second, 0, "" // job: what is held, nothing while it has no id
+var lease, every, requests, name = 30 * time.Second, time.Duration(0), 0, "" // job: what is held, nothing while it has no id
 func call(path, key, body string, wait time.Duration) (it told) { // one try; silence means repeat
 	asked, _ := http.NewRequest("POST", os.Getenv("FELTD_URL")+path, strings.NewReader(body))
 	asked.Header = http.Header{"Authorization": {"Bearer " + key}, "Content-Type": {"application/json"}}
@@ -71,9 +71,9 @@ func exchange() { // one round trip: beat and renew, deliver an outcome, take wo
 		select { case settle := <-ended: settle(); case <-time.After(every / 50): if hurry || job.until.Before(time.Now()) { finish("release", "") } } }
 }
 func main() {
+	stop := make(chan os.Signal, 1); signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 	name, _ = os.Hostname(); fmt.Sscan(os.Getenv("FELTD_NAME"), &name)
 	if given, err := time.ParseDuration(os.Getenv("FELTD_LEASE_MS") + "ms"); err == nil { lease = given }
-	stop := make(chan os.Signal, 1); signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT); obey(told{Next: "register"}, true)
-	go func() { <-stop; leaving = true; mine("drain", "{}", 0); time.Sleep(25 * time.Second); hurry = true }()
-	for job.Claim_id != "" || !leaving { exchange() }; end(0, "told to stop")
+	go func() { if <-stop; every > 0 { leaving = true; mine("drain", "{}", 0); time.Sleep(25 * time.Second); hurry = true; time.Sleep(5 * time.Second) }; end(0, "told to stop") }()
+	for obey(told{Next: "register"}, true); job.Claim_id != "" || !leaving; { exchange() }; end(0, "told to stop")
 }

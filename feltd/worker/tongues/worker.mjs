@@ -2,8 +2,7 @@
 // Runs CMD for each workload: input on stdin, output on stdout; exit code 0 completes, 75 is transient, else it fails.
 // It goes by what comes `next`. Ends with 0 drained or told to stop, 1 refused, 3 when another process took the name.
 import { spawn } from "node:child_process";
-import { randomUUID } from "node:crypto";
-import { hostname, uptime } from "node:os";
+import { randomUUID } from "node:crypto"; import { hostname, uptime } from "node:os";
 const { FELTD_URL, FELTD_KEY, FELTD_NAME = hostname(), FELTD_LEASE_MS = 30000, ...env } = process.env;
 const lease_ms = Number(FELTD_LEASE_MS), process_id = randomUUID(), capacity = { concurrency: 1 };
 let me, key, request_id = randomUUID(), job = null, leaving_at = Infinity; // job: the claim, its program, its outcome
@@ -73,7 +72,8 @@ async function exchange() { // one round trip: beat and renew, deliver an outcom
   if (!job) [...told.claims, ...told.assigned_claims].slice(0, 1).forEach(begin);
   while (now() < sent + (job ? (job.verb ? 0 : every()) : 300)) await sleep(20); // not in a tight circle either
 }
-for (const name of ["SIGTERM", "SIGINT"]) process.on(name, () => ((leaving_at = Math.min(leaving_at, now())), mine("drain", {})));
 setInterval(() => job && !job.verb && Math.min(job.until, leaving_at + 25000) <= now() && finish("release"), 100);
-for (await register(true); job || leaving_at === Infinity; ) await exchange();
+for (const name of ["SIGTERM", "SIGINT"])
+  process.on(name, () => (me ? ((leaving_at = Math.min(leaving_at, now())), mine("drain", {})) : end(0, "told to stop")));
+for (await register(true); leaving_at === Infinity || (job && now() < leaving_at + 30000); ) await exchange();
 end(0, "told to stop");

@@ -3,15 +3,15 @@
 # Runs CMD for each workload: input on stdin, output on stdout; exit code 0 completes, 75 is transient, else it fails.
 # It goes by what comes `next`. Ends with 0 drained or told to stop, 1 refused, 3 when another process took the name.
 set -u && command=$1 name=${FELTD_NAME:-$(uname -n)} lease=${FELTD_LEASE_MS:-30000} process=$(cat /proc/sys/kernel/random/uuid)
-job='' leaving='' request='' due=0 hold=0 # while a job runs no call is needed before due; none is allowed before hold
-dir=$(mktemp -d) && cd "$dir" && touch claim end code || exit 1
+job='' leaving='' path='' request='' now=0 due=0 hold=0 # while a job runs no call is needed before due; none is allowed before hold
+home=$PWD dir=$(mktemp -d) && cd "$dir" && touch claim end code || exit 1
 trap '[ -z "$job" ] || kill -9 "-$job"; rm -rf "$dir"' EXIT
-trap 'leaving=${leaving:-$now}; (echo "{}" >drain.body; call drain "$path/drain" 5)' TERM INT
+trap 'leaving=${leaving:-$now}; [ -z "$path" ] || (echo "{}" >drain.body; call drain "$path/drain" 5)' TERM INT
 now() { read -r now _ </proc/uptime; now=${now%.*}${now#*.}0; } # ms; goes on in a suspend
 bearer() { printf 'Authorization: Bearer %s\nContent-Type: application/json\n' "$1" >bearer; }
 call() { # call NAME PATH SECONDS: POST NAME.body; the answer is in NAME, what to do in $next
   curl -s -m "$3" -o "$1" -D "$1.head" -w '%{http_code}' -H @bearer --data-binary "@$1.body" "$FELTD_URL$2" >"$1.code" &
-  curl=$! && while wait "$curl"; [ $? -gt 128 ]; do :; done # a signal ends the wait, not the call
+  curl=$! && while wait "$curl"; [ $? -gt 128 ] && kill -0 "$curl" 2>/dev/null; do :; done # a signal ends the wait only
   case $(cat "$1.code") in 2*) next=ok && return ;; 000) next=repeat ;; *) next=$(jq -r .next "$1" || echo repeat) ;; esac
   after=$(sed -n 's/^[Rr]etry-[Aa]fter: *\([0-9]*\).*/\1/p' "$1.head")
   now && hold=$((now + ${after:-0} * 1000 + 100 + $(od -An -N2 -tu2 /dev/urandom) % 900))
@@ -27,7 +27,7 @@ register() { # register TAKEOVER: only a process that begins takes the name from
   printf '{"name": "%s", "runtime": "process", "version": "1", "capacity": {"concurrency": 1}, "process_id": "%s",
     "takeover": %s, "issue_key": true}' "$name" "$process" "$1" >me.body && bearer "$FELTD_KEY"
   while call me /v1/workers 20 && [ "$next" != ok ]; do
-    case $next in repeat | wait) sleep $(((hold - now) / 1000 + 1)) ;; *) cat me >&2; "$1" && exit 1; exit 3 ;; esac
+    case $leaving$next in repeat | wait) sleep $(((hold - now) / 1000 + 1)) ;; [0-9]*) exit 0 ;; *) cat me >&2; "$1" && exit 1; exit 3 ;; esac
   done
   jq --argjson lease "$lease" '.worker | {worker_id, capability_version, version, capacity: {concurrency: 1},
     health: "HEALTHY", renew_leases: true, lease_ms: $lease}' me >beat && path=/v1/workers/$(jq -r .worker_id beat)
@@ -41,7 +41,7 @@ reconcile() { # both sides hold the same claim afterwards; the daemon's rows dec
 take() { # take MEMBERS ANSWER: run what was given, without the worker's key; one that leaves gives it back
   jq -e "[$1] | add[0] // empty" "$2" >claim && if [ -n "$leaving" ]; then stop release && return; fi || return
   jq -c .input claim >input && export FELTD_FENCING_TOKEN="$(jq .fencing_token claim)"
-  env -u FELTD_KEY setsid sh -c 'sh -c "$1"; echo $? >code' - "$command" <input >out 2>err & job=$!
+  (cd "$home" && exec env -u FELTD_KEY setsid sh -c 'sh -c "$1"; echo $? >"$2"' - "$command" "$dir/code") <input >out 2>err & job=$!
 }
 drop() { [ -z "$job" ] || kill -9 "-$job"; job='' && : >code && : >claim && : >end; }
 stop() { cp claim kept && drop && mv kept claim && printf '{"verb": "%s", "body": {%s}}' "$1" "${2:-}" >end; }
@@ -72,7 +72,7 @@ exchange() { # one round trip: beat and renew, deliver an outcome, take work whe
   [ -s claim ] || hold=$((hold > sent + 300 ? hold : sent + 300)) # not in a tight circle
 }
 register true
-while now && [ -z "$leaving" ] || [ -s claim ]; do
+while now && [ -z "$leaving" ] || { [ -s claim ] && [ "$now" -lt $((leaving + 30000)) ]; }; do
   if [ -n "$job" ] && { [ "$now" -ge "$give_up" ] || [ "$now" -ge $((${leaving:-$now} + 25000)) ]; }; then stop release; fi
   if [ -s code ]; then finish; fi
   if [ "$now" -lt "$hold" ] || { [ -n "$job" ] && [ "$now" -lt "$due" ]; }; then sleep 0.1; else exchange; fi

@@ -19,6 +19,12 @@ def test_what_a_removed_worker_did_is_still_listed(daemon: Daemon) -> None:
     create(daemon, mesh, "done")
     create(daemon, mesh, "failed", retry_policy={"max_attempts": 1})
     create(daemon, mesh, "back")
+    daemon.post(
+        "/v1/pools", {"pool_id": "p", "tenant_id": "t", "name": "p", "worker_ids": [edge.id]}
+    )
+    given = create(daemon, mesh, "given", group="g")["workload_id"]
+    claim = daemon.post(f"/v1/workloads/{given}/claim", {})
+    assert edge.fenced("complete", claim, output=1, start=True).status == 200
     for claim in edge.pull(max=2, start=True):
         assert edge.fenced("complete", claim, output=1).status == 200
     (claim,) = edge.pull(start=True)
@@ -29,16 +35,23 @@ def test_what_a_removed_worker_did_is_still_listed(daemon: Daemon) -> None:
 
     claims = daemon.get(f"/v1/claims?worker_id={edge.id}")["items"]
     assert {one["worker_id"] for one in claims} == {edge.id}
-    assert len(daemon.get("/v1/claims")["items"]) == len(claims) == 3
+    assert len(daemon.get("/v1/claims")["items"]) == len(claims) == 4
     listed = daemon.get("/v1/workloads")["items"]
-    assert len(listed) == 3
+    assert len(listed) == 4
     for job in (one["workload_id"] for one in listed):
         shown = daemon.get(f"/v1/workloads/{job}")
         assert [attempt["worker_id"] for attempt in shown["attempts"]] == [edge.id]
         for part in ("events", "logs", "late-results"):
             assert "items" in daemon.get(f"/v1/workloads/{job}/{part}")
+        assert daemon.get(f"/v1/workloads/{job}/why")["reasons"]
+    (decision,) = daemon.get("/v1/placements")["items"]
+    looked_at = daemon.get(f"/v1/placements/{decision['decision_id']}")
+    assert (looked_at["selected_worker"], looked_at["agrees"]) == (edge.id, True)
+    assert daemon.get("/v1/pools/p?tenant_id=t")["members"] == 0
+    assert daemon.get("/v1/groups/g?tenant_id=t")["counts"] == {"COMPLETED": 1}
+    assert daemon.get("/v1/backlog")["items"][0]["eligible_workers"] == 0
     assert daemon.get("/v1/workers")["items"] == []
-    assert 'feltd_workloads{state="COMPLETED"} 2.0' in daemon.get("/metrics")
+    assert 'feltd_workloads{state="COMPLETED"} 3.0' in daemon.get("/metrics")
     assert daemon.call("GET", "/v1/workers?label=x%3Dy").status == 200
     later = Edge(daemon, "later", mesh.registrar_key)
     assert later.beat().status == 200
@@ -96,6 +109,11 @@ def test_a_word_of_another_version_cannot_be_stored(mesh: Mesh, table: str, colu
         mesh.hand(f"UPDATE {table} SET {column} = 'FUTURE'")  # noqa: S608
 
 
+#: Whatever shows more than one row.
+READ = (
+    "/v1/workloads", "/v1/workers", "/v1/claims", "/v1/backlog", "/v1/dead-letters", "/v1/events",
+    "/v1/placements", "/v1/pools", "/v1/holds", "/v1/groups/g?tenant_id=t", "/health", "/metrics",
+)  # fmt: skip
 WORDS = [
     ("workloads", "state = 'FUTURE', due = 0"),
     ("workloads", "on_worker_lost = 'FUTURE'"),
@@ -113,7 +131,7 @@ def test_one_row_that_cannot_be_read_takes_nothing_else_down(
     crowd = people(daemon)
     pace = {"heartbeat_interval_ms": 1_000, "heartbeat_timeout_ms": 60_000}
     bad, good = crew(daemon, crowd, 2, **pace)
-    odd = create(daemon, crowd, "odd")["workload_id"]
+    odd = create(daemon, crowd, "odd", group="g")["workload_id"]
     where = f"workload_id = '{odd}'" if table == "workloads" else f"worker_id = '{bad.id}'"
     with closing(sqlite3.connect(daemon.data, timeout=5)) as shell:
         # Every check has to be switched off first.
@@ -122,10 +140,18 @@ def test_one_row_that_cannot_be_read_takes_nothing_else_down(
         shell.execute("DROP TRIGGER workers_keep_to_edges")
         shell.execute(f"UPDATE {table} SET {change} WHERE {where}")  # noqa: S608
         shell.commit()
-    create(daemon, crowd, "fine", priority=9, retry_policy={"max_attempts": 1})
+    side = {"labels": {"side": "fine"}, "group": "g"}
+    create(daemon, crowd, "fine", priority=9, retry_policy={"max_attempts": 1}, **side)
 
-    for path in ("/v1/workloads", "/v1/workers", "/v1/claims", "/health", "/metrics"):
+    for path in READ:
         assert daemon.call("GET", path).status == 200, path
+    other = daemon.get("/v1/workloads?label=side%3Dfine")["items"][0]["workload_id"]
+    for path in (f"/v1/workloads/{other}/why", f"/v1/workers/{good.id}/why"):
+        assert daemon.call("GET", path).status == 200, path
+    tried = daemon.call("POST", f"/v1/workloads/{other}/placement", {})
+    assert (tried.status, tried.body["selected_worker"]) == (200, good.id)
+    counted = {"action": "cancel", "filter": {"tenant_id": "t"}, "dry_run": True}
+    assert daemon.call("POST", "/v1/workloads/bulk", counted).status == 200
     (claim,) = good.pull(lease_ms=1_000)
     fine = claim["workload_id"]
     assert fine != odd

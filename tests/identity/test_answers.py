@@ -101,6 +101,7 @@ def test_an_answer_is_kept_for_a_day_and_then_forgotten(house: House) -> None:
 
 
 def test_pruning_is_bounded(house: House) -> None:
+    """BC-070: no transaction of the keeper grows with what has gathered."""
     for number in range(5):
         send(house, Counter(), key=str(number))
     house.later(DAY_MS)

@@ -62,7 +62,7 @@ class Command:
 
         Raises Transient for exit code 75, Permanent with the last 2 KiB of stderr for any other,
         and with a kind of its own for a program that was ended at a bound: timeout, cpu_limit,
-        memory_limit; policy_unenforceable before it started.
+        memory_limit, disk_limit; policy_unenforceable before it started.
         """
         claim = ctx.claim
         policy = policy_of(claim, self.caps)
@@ -92,6 +92,8 @@ def result(finished: Finished, policy: RuntimePolicy) -> Any:
     if finished.end == "memory":
         bound = f"max_memory_bytes {policy.max_memory_bytes}"
         raise Permanent(_ended(f"it used more memory than {bound}", tail), "memory_limit")
+    if finished.end == "disk":
+        raise Permanent(_ended("it filled the folder of its checkpoint", tail), "disk_limit")
     if finished.end == "output":
         raise Permanent(f"stdout is over {OUTPUT_BYTES_MAX} bytes: store it, print a reference")
     if finished.end == "told":

@@ -130,3 +130,19 @@ async def with_checkpoint(program: str, state: Any, files: Any) -> tuple[Any, li
     finally:
         runtime.forget(CLAIM)
     return result(finished, policy), paper.stored
+
+
+@CLOSED
+@pytest.mark.parametrize(
+    "fill",
+    [
+        "for i in $(seq 9000); do head -c 200000 /dev/zero > /feltd/$i; done",
+        "mkdir /feltd/a; cd /feltd/a; for i in $(seq 9000); do : > e$i; done",
+    ],
+)
+def test_a_program_does_not_fill_the_disk_of_its_worker(files: str, fill: str) -> None:
+    """Its checkpoint's folder is the only one of the machine that it may write to."""
+    kind, message = failure(f"{fill}; sleep 300", filesystem_policy=files)
+
+    assert kind == "disk_limit"
+    assert "the folder of its checkpoint" in message

@@ -3,6 +3,7 @@ does."""
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -61,8 +62,32 @@ def test_none_allows_no_socket_that_leaves_the_machine(family: int) -> None:
     assert "Address family not supported" in message
 
 
-def test_none_leaves_the_sockets_of_the_file_system() -> None:
-    assert run(MAKE.format(family=UNIX), network_policy="none") == UNIX
+@pytest.mark.parametrize("network", ["none", "loopback"])
+def test_a_program_may_have_sockets_among_files_that_are_its_own(network: str) -> None:
+    members = {"network_policy": network, "filesystem_policy": "scratch"}
+    assert run(MAKE.format(family=UNIX), **members) == UNIX
+
+
+@pytest.mark.parametrize("network", ["none", "loopback"])
+def test_nobody_is_reached_by_the_machines_files(tmp_path: Path, network: str) -> None:
+    """Whoever opens a daemon's socket is its operator: a program without a network is not."""
+    place = tmp_path / "feltd.db.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(place))
+        server.listen()
+        command = PERL.format(
+            "socket(my $s, AF_UNIX, SOCK_STREAM, 0) or die qq(no socket: $!\\n);"
+            f" connect($s, sockaddr_un(q({place}))) or die; print 1"
+        )
+
+        assert run(command) == 1
+        assert "no socket" in failure(command, network_policy=network)[1]
+
+
+@pytest.mark.parametrize("network", ["none", "loopback"])
+def test_pairs_of_sockets_are_no_network(network: str) -> None:
+    pair = PERL.format("socketpair(my $a, my $b, AF_UNIX, SOCK_STREAM, 0) or die; print 1")
+    assert run(pair, network_policy=network) == 1
 
 
 @pytest.mark.parametrize("family", [PACKET, VSOCK])

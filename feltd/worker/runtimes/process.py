@@ -19,6 +19,7 @@ from pathlib import Path
 
 from feltd.model.policy import RuntimePolicy
 from feltd.worker.failures import OUTPUT_BYTES_MAX, Transient
+from feltd.worker.runtimes import folder as attempt_folder
 from feltd.worker.runtimes import launcher, sandbox
 from feltd.worker.runtimes.pipes import Pipes, keep_tail, keep_words
 from feltd.worker.runtimes.runtime import Claim, Finished, Unenforceable
@@ -164,7 +165,7 @@ class _Run:
         }
         if self._boxed:
             bounds["sandbox"] = 1
-            bounds["filter"] = sandbox.socket_filter(policy.network_policy).hex()
+            bounds["filter"] = sandbox.socket_filter(policy).hex()
         if policy.filesystem_policy == "none":
             bounds["file_bytes"] = STATE_BYTES_MAX
         return bounds
@@ -191,12 +192,13 @@ class _Run:
             asyncio.create_task(self._head(written, output)),
             asyncio.create_task(keep_tail(complained, errors, STDERR_BYTES_KEPT + 1)),
         ]
+        watching = asyncio.create_task(self._watch_folder())
         try:
             await self._until_verdict()
             await asyncio.wait(streams, timeout=DRAIN_S)
         finally:
-            for stream in streams:
-                stream.cancel()
+            for task in (watching, *streams):
+                task.cancel()
         return self._finished(bytes(output), bytes(errors))
 
     async def _until_verdict(self) -> None:
@@ -228,6 +230,12 @@ class _Run:
         """The exit code; a sandbox tells the end by a signal as a shell does."""
         code = int(said) if said.lstrip("-").isdigit() else -signal.SIGKILL
         return 128 - code if self._boxed and 128 < code < 128 + signal.NSIG else code
+
+    async def _watch_folder(self) -> None:
+        """End a closed program that fills the one folder of the machine it may write to."""
+        if self.policy.filesystem_policy != "inherit":
+            await attempt_folder.overfull(self.folder)
+            self.end_now("disk")
 
     async def _head(self, stream: asyncio.StreamReader, kept: bytearray) -> None:
         """Keep the beginning; a program that writes more than may be stored is ended."""

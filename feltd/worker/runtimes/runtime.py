@@ -29,9 +29,9 @@ class Unenforceable(Permanent):
 class Finished(NamedTuple):
     """How a program ended.
 
-    `end` is exited, cpu, memory, duration, output or told; `code` its exit code, negative for a
-    signal. `output` and `errors` are the bounded beginning and end of what it wrote; no process of
-    it ever held more than `peak_bytes`.
+    `end` is exited, cpu, memory, duration, output, disk or told; `code` its exit code, negative for
+    a signal. `output` and `errors` are the bounded beginning and end of what it wrote; no process
+    of it ever held more than `peak_bytes`.
     """
 
     end: str

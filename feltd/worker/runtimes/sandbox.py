@@ -39,8 +39,9 @@ PROCESSORS = {
     "riscv64": (0xC00000F3, 198, 425),
 }
 UNIX, INET, NETLINK, INET6 = 1, 2, 16, 10
-#: Kinds of socket a program may have. A namespace alone does not keep it from AF_VSOCK.
-FAMILIES = {"none": (UNIX,), "loopback": (UNIX, INET, INET6, NETLINK)}
+#: Kinds of socket a program may have. A namespace alone does not keep it from AF_VSOCK, and not
+#: from the sockets that stand among the machine's files, a daemon's own for its operator too.
+FAMILIES = {"none": (), "loopback": (INET, INET6, NETLINK)}
 
 
 class Hindered(Exception):
@@ -118,14 +119,17 @@ def _system() -> list[str]:
     return told
 
 
-def socket_filter(network_policy: str) -> bytes:
+def socket_filter(policy: RuntimePolicy) -> bytes:
     """The seccomp program that lets through no socket but the policy's; b"" where all may be.
 
+    A program that sees only its own files may have sockets among them, and pairs of them anybody.
     Calls of another processor's numbers are refused, since they would go past it.
     """
-    families = FAMILIES.get(network_policy)
+    families: tuple[int, ...] | None = FAMILIES.get(policy.network_policy)
     if families is None:
         return b""
+    if policy.filesystem_policy != "inherit":
+        families = (UNIX, *families)
     audit, socket, ring = PROCESSORS[platform.machine()]
     refuse, foreign, allow = 0x00050000 | 97, 0x00050000 | 1, 0x7FFF0000
     load, equal, above, answer = 0x20, 0x15, 0x35, 0x06

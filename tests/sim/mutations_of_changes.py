@@ -268,11 +268,6 @@ def bulk_that_leaves_the_heads() -> Patches:
     return [patch.object(bulk, "demands", _Standing)]
 
 
-def bulk_that_brings_children_back_first() -> Patches:
-    """What needs a dead letter is brought back before that, and dies or runs without it."""
-    return [patch.object(bulk.requeue, "require_parents_first", lambda *_: None)]
-
-
 def search_that_misses_a_row() -> Patches:
     """A search goes on one row too far."""
     kept = bulk.find
@@ -315,6 +310,5 @@ MUTATIONS: tuple[Callable[[], Patches], ...] = (
     bulk_that_looks_once,
     bulk_that_forces,
     bulk_that_leaves_the_heads,
-    bulk_that_brings_children_back_first,
     search_that_misses_a_row,
 )

@@ -2,8 +2,9 @@
 
 Try, never queue: a call gets a permit at once or 503 SERVICE_OVERLOADED. Ordinary calls are
 refused at 3/4 of the permits, keep-alive calls (they keep leases and workers alive) at all of
-them, health and metrics never ask. A parked long poll holds no permit. It all happens on the
-event loop, so plain integers are enough: no locks.
+them, health and metrics never ask. The last eighth of the ordinary permits is for tenants that
+hold few, so that a flood of one never makes the daemon full for another. A parked long poll holds
+no permit. It all happens on the event loop, so plain integers are enough: no locks.
 """
 
 import random
@@ -16,6 +17,11 @@ from feltd.errors import Refused
 
 #: Of four permits, ordinary calls may hold three; the last is for those who keep leases alive.
 ORDINARY_SHARE = (3, 4)
+#: Of so many ordinary permits one is kept for tenants that hold fewer than are kept, while several
+#: tenants call: of 48, a flooding tenant gets 42.
+KEPT_ONE_OF = 8
+#: How long a tenant counts as calling after a call of it: three heartbeats.
+PRESENT_S = 30.0
 #: A refusal within this time of the last one means that the overload goes on.
 SHEDDING_CONTINUES_S = 1.0
 RETRY_AFTER_MAX_S = 5
@@ -65,6 +71,12 @@ class Admission:
             raise ValueError("--max-in-flight must be at least 1")
         self.max_in_flight = max_in_flight
         self.ordinary_max = max(1, max_in_flight * ORDINARY_SHARE[0] // ORDINARY_SHARE[1])
+        self._kept = self.ordinary_max // KEPT_ONE_OF
+        self._held: dict[str, int] = {}
+        # Whoever asked last, and when somebody else did.
+        self._asking = ""
+        self._others_asked_s = float("-inf")
+        self._asked_s = float("-inf")
         #: Gauges.
         self.in_flight = 0
         self.long_polls = 0
@@ -75,21 +87,48 @@ class Admission:
         self._jitter_s = jitter_s
         self._last_shed_s = float("-inf")
 
-    @property
-    def crowded(self) -> bool:
-        """Whether an ordinary call would be refused now."""
-        return self.in_flight >= self.ordinary_max
+    def crowded(self, tenant: str = "") -> bool:
+        """Whether an ordinary call of the tenant would be refused now.
 
-    def take(self, *, keep_alive: bool) -> "Permit":
+        It would when all ordinary permits are taken; when only the kept ones are free, only if the
+        tenant holds as many as are kept and another tenant called within PRESENT_S. Calls of
+        callers with several tenants count as those of one tenant, ''.
+        """
+        free = self.ordinary_max - self.in_flight
+        if free > self._kept:
+            return False
+        if free <= 0:
+            return True
+        return self._held.get(tenant, 0) >= self._kept and not self.alone(tenant)
+
+    def alone(self, tenant: str) -> bool:
+        """Whether no other tenant called within PRESENT_S."""
+        others_s = self._others_asked_s if tenant == self._asking else self._asked_s
+        return self._elapsed_s() - others_s > PRESENT_S
+
+    def take(self, *, keep_alive: bool, tenant: str = "") -> "Permit":
         """One permit, at once. Refuses SERVICE_OVERLOADED (committed: false)."""
-        if self.in_flight >= (self.max_in_flight if keep_alive else self.ordinary_max):
+        if tenant != self._asking:
+            self._asking, self._others_asked_s = tenant, self._asked_s
+        self._asked_s = self._elapsed_s()
+        full = self.in_flight >= self.max_in_flight if keep_alive else self.crowded(tenant)
+        if full:
             raise self.refusal(keep_alive=keep_alive)
-        self.in_flight += 1
-        return Permit(self, True)
+        self.count(tenant, 1)
+        return Permit(self, True, tenant)
+
+    def count(self, tenant: str, more: int) -> None:
+        """For permits: the tenant holds one more (1) or one less (-1)."""
+        self.in_flight += more
+        held = self._held.get(tenant, 0) + more
+        if held:
+            self._held[tenant] = held
+        else:
+            del self._held[tenant]
 
     def exempt(self) -> "Permit":
         """A permit that takes no room, for calls outside admission."""
-        return Permit(self, False)
+        return Permit(self, False, "")
 
     def refusal(self, *, keep_alive: bool, reason: str = "in_flight") -> Refused:
         """The refusal for lack of room, counted.
@@ -114,11 +153,12 @@ class Admission:
 class Permit:
     """The right of one call to be at work. `release` is idempotent and always comes last."""
 
-    __slots__ = ("_admission", "_counted", "_released")
+    __slots__ = ("_admission", "_counted", "_released", "_tenant")
 
-    def __init__(self, admission: Admission, counted: bool) -> None:
+    def __init__(self, admission: Admission, counted: bool, tenant: str) -> None:
         self._admission = admission
         self._counted = counted
+        self._tenant = tenant
         self._released = False
 
     def release(self) -> None:
@@ -127,7 +167,7 @@ class Permit:
             self._released = True
             if self._counted:
                 self._counted = False
-                self._admission.in_flight -= 1
+                self._admission.count(self._tenant, -1)
 
     @property
     def counted(self) -> bool:
@@ -157,7 +197,7 @@ class Parking:
         self._counted, permit._counted = permit._counted, False
         permit._admission.long_polls += 1
         if self._counted:
-            permit._admission.in_flight -= 1
+            permit._admission.count(permit._tenant, -1)
         return self
 
     def __exit__(
@@ -169,5 +209,5 @@ class Parking:
         permit = self._permit
         permit._admission.long_polls -= 1
         if self._counted and not permit._released:
-            permit._admission.in_flight += 1
+            permit._admission.count(permit._tenant, 1)
             permit._counted = True

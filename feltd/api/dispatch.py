@@ -116,7 +116,9 @@ class Dispatch:
             if route.body is None:
                 wire.decode(request.body, wire.Members, route.invalid_code)
         if route.admission == "keep_alive" or route.admission == "ordinary":
-            request.permit = self._admission.take(keep_alive=route.keep_alive)
+            request.permit = self._admission.take(
+                keep_alive=route.keep_alive, tenant=request.tenant
+            )
         on_gone = request.scope.get("extensions", {}).get(ON_GONE) if cancel else None
         if on_gone is None:
             return await route.handler(request)

@@ -290,9 +290,20 @@ class Request:
         return wire.query(self.scope, shape)
 
     @property
+    def tenant(self) -> str:
+        """The caller's one tenant, whose share and turns the call takes; '' when it has several."""
+        tenants: tuple[str, ...] = getattr(self.caller, "tenants", ())
+        return tenants[0] if len(tenants) == 1 else ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether only callers of this tenant called of late: nobody else waits behind it."""
+        return self._admission.alone(self.tenant)
+
+    @property
     def crowded(self) -> bool:
         """Whether an ordinary call would be shed now: skip the claim part of an exchange."""
-        return self._admission.crowded
+        return self._admission.crowded(self.tenant)
 
     def admit(self, *, keep_alive: bool) -> None:
         """Take the permit in a handler of an `admission="handler"` route, once it knows the class.
@@ -300,7 +311,7 @@ class Request:
         Repeating changes nothing. Refuses SERVICE_OVERLOADED.
         """
         if self.route.admission == "handler" and not self.permit.counted:
-            self.permit = self._admission.take(keep_alive=keep_alive)
+            self.permit = self._admission.take(keep_alive=keep_alive, tenant=self.tenant)
 
     def parked(self) -> Parked:
         """The context in which a long poll waits. See Parked."""

@@ -11,12 +11,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from feltd.api import fresh, wire
-from feltd.api.door import in_tenant, tenant_filter
+from feltd.api.batches import create_workloads, creation_of
+from feltd.api.door import tenant_filter
 from feltd.api.repeats import submit_once
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
-from feltd.errors import Refused
-from feltd.identity import grants, principals
+from feltd.identity import principals
 from feltd.mesh import cancel as cancelling
 from feltd.mesh import creation, feed, listing, workloads
 from feltd.mesh import requeue as requeuing
@@ -25,17 +25,14 @@ from feltd.model.event import Happenings
 from feltd.model.workload import (
     INPUT_BYTES_MAX,
     After,
-    Batch,
     BatchAnswer,
     Cancel,
-    Creation,
     Filter,
     LateResults,
     Listing,
     Logs,
     NewBatch,
     NewWorkload,
-    Refusal,
     Requeue,
     State,
     Workload,
@@ -95,8 +92,8 @@ class ListAnswer(Struct, frozen=True):
 
 async def create_workload(request: Request) -> Reply:
     """POST /v1/workloads."""
-    command = _creation(request, request.decode(NewWorkload))
-    ask = Ask(caller=request.caller, body=command, fresh=fresh.characters(16))
+    command = creation_of(request, request.decode(NewWorkload))
+    ask = Ask(caller=request.caller, body=command, fresh=fresh.text())
     made = await request.app.writer.submit(
         creation.create,
         ask,
@@ -104,20 +101,6 @@ async def create_workload(request: Request) -> Reply:
         deadline_ms=request.deadline_ms,
     )
     return reply(201 if made.created else 200, made.workload)
-
-
-async def create_workloads(request: Request) -> Reply:
-    """POST /v1/workloads/batch."""
-    body = request.decode(NewBatch)
-    items = tuple(_item(request, raw) for raw in body.workloads)
-    ask = Ask(caller=request.caller, body=Batch(items, body.atomic), fresh=fresh.characters(16))
-    answer = await request.app.writer.submit(
-        creation.create_batch,
-        ask,
-        tenant=_only_tenant(request),
-        deadline_ms=request.deadline_ms,
-    )
-    return reply(200, answer)
 
 
 async def list_workloads(request: Request) -> Reply:
@@ -206,24 +189,6 @@ async def requeue(request: Request) -> Reply:
     return reply(done.status, done.answer)
 
 
-def _creation(request: Request, body: NewWorkload) -> Creation:
-    """The command of one body: input as it is stored, the grant its token proves."""
-    text = wire.check_free_json(body.input, INPUT_BYTES_MAX, code=INVALID, pointer="/input")
-    grant_id = None
-    if body.authorization_grant is not None:
-        grant_id = grants.open_token(
-            request.app.keyring, body.authorization_grant, "WORKLOAD_UNAUTHORIZED"
-        )
-    return Creation(in_tenant(request, body), text, grant_id, request.traceparent)
-
-
-def _item(request: Request, raw: msgspec.Raw) -> Creation | Refusal:
-    try:
-        return _creation(request, wire.decode(bytes(raw), NewWorkload, INVALID))
-    except Refused as refused:
-        return Refusal(refused.code, refused.detail, refused.facts.get("errors"))
-
-
 def _filter(request: Request, asked: ListQuery) -> Filter:
     labels = dict(pair.split("=", 1) for pair in asked.label)
     return Filter(
@@ -289,7 +254,7 @@ ROUTES = (
         operation="create_workloads",
         tag="workload",
         handler=create_workloads,
-        summary="Create up to 1,000 workloads in one transaction, item by item or all or none",
+        summary="Create up to 1,000 workloads: item by item in slices, or with atomic all or none",
         scope="workloads:create",
         body=NewBatch,
         answer=BatchAnswer,

@@ -83,15 +83,24 @@ RETURNING seq
 
 
 class _Intake(NamedTuple):
-    """What one operation knows while it makes work; each grant and demand is looked up once."""
+    """What one operation knows while it makes work; each grant and demand is looked up once.
+
+    `alone`: a refusal takes back the whole operation. `offered`: the best rank by lane.
+    """
 
     tx: Tx
     now: Now
     caller: Caller
     fresh: str
+    alone: bool
     named: list[str]
     grants: dict[str | None, Grant | Refused | None]
     demands: dict[tuple[object, ...], tuple[int, int]]
+    offered: dict[int, int]
+
+
+def _intake(tx: Tx, ask: Ask[Any], now: Now, *, alone: bool) -> _Intake:
+    return _Intake(tx, now, ask.caller, ask.fresh, alone, [], {}, {}, {})
 
 
 def create(tx: Tx, ask: Ask[Creation], now: Now) -> Created:
@@ -108,7 +117,7 @@ def create(tx: Tx, ask: Ask[Creation], now: Now) -> Created:
     labels that look like a secret.
     """
     principals.confirm(tx, ask.caller, now)
-    made = _create(_Intake(tx, now, ask.caller, ask.fresh, [], {}, {}), ask.body, 0)
+    made = _create(_intake(tx, ask, now, alone=True), ask.body, 0)
     if isinstance(made, Tombstone):
         return Created(made, created=False)
     row = tx.rows(workloads.READ, {"workload_id": made.workload_id})[0]
@@ -118,13 +127,13 @@ def create(tx: Tx, ask: Ask[Creation], now: Now) -> Created:
 
 
 def create_batch(tx: Tx, ask: Ask[Batch], now: Now) -> BatchAnswer:
-    """Make many workloads in one transaction, each for itself: a refused one stops no other.
+    """Make many workloads in one operation, each for itself: a refused one stops no other.
 
     With `atomic` the first refusal refuses all of them (its `errors` point below its item) and
     nothing is stored. Repeating is as with `create`, item by item. The refusals are the same.
     """
     principals.confirm(tx, ask.caller, now)
-    intake = _Intake(tx, now, ask.caller, ask.fresh, [], {}, {})
+    intake = _intake(tx, ask, now, alone=ask.body.atomic)
     items: list[Made | Refusal] = []
     for place, item in enumerate(ask.body.items):
         outcome = item if isinstance(item, Refusal) else _in_batch(intake, item, place)
@@ -135,13 +144,9 @@ def create_batch(tx: Tx, ask: Ask[Batch], now: Now) -> BatchAnswer:
 
 
 def _in_batch(intake: _Intake, item: Creation, place: int) -> Made | Refusal:
-    known = dict(intake.demands)
     try:
-        made = intake.tx.attempt(lambda: _create(intake, item, place))
+        made = _create(intake, item, place)
     except Refused as refused:
-        # A demand it made is taken back with it.
-        intake.demands.clear()
-        intake.demands.update(known)
         return Refusal(refused.code, refused.detail, refused.facts.get("errors"))
     if isinstance(made, Tombstone):
         return Made(made.workload_id, made.state, created=False)
@@ -167,10 +172,7 @@ def _create(intake: _Intake, creation: Creation, place: int) -> Made | Tombstone
     named = intake.tx.row(NAMED, {**owner, "idempotency_key": body.idempotency_key})
     if named is not None:
         return _repeated(named, digest)
-    standing = _standing(intake, creation.body, owner)
-    demand_id, lane_id = None, None
-    if standing.failed is None:
-        demand_id, lane_id = _demand(intake, body, owner)
+    standing, demand_id, lane_id = _placed(intake, creation.body, body, owner)
     row: dict[str, Any] = {
         **owner,
         **asked.columns(body, grant, intake.now),
@@ -183,8 +185,27 @@ def _create(intake: _Intake, creation: Creation, place: int) -> Made | Tombstone
         "body_sha256": digest,
         "input": text.decode(),
     }
-    _store(intake.tx, intake.now, row, standing)
+    _store(intake, row, standing)
     return Made(row["workload_id"], standing.state, created=True)
+
+
+def _placed(
+    intake: _Intake, sent: NewWorkload, body: NewWorkload, owner: Mapping[str, str]
+) -> tuple[parents.Standing, int | None, int | None]:
+    """What it waits for, its demand and its lane; after this nothing refuses it any more.
+
+    `body` is what was sent, filled in; pointers are into what was sent.
+    """
+
+    def found() -> tuple[parents.Standing, int | None, int | None]:
+        standing = _standing(intake, sent, owner)
+        if standing.failed is not None:
+            return standing, None, None
+        return standing, *_demand(intake, body, owner)
+
+    # Most of a batch is alike and writes nothing here: it needs no savepoint each.
+    plain = body.group is None and not _keyed(body) and _kind(body, owner) in intake.demands
+    return found() if plain or intake.alone else intake.tx.attempt(found)
 
 
 def _standing(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> parents.Standing:
@@ -225,17 +246,26 @@ def _grant(intake: _Intake, grant_id: str | None) -> Grant | None:
     return found
 
 
-def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tuple[int, int]:
-    assert body.resources is not None
-    assert body.placement is not None
-    kind = (
-        *owner.values(),
+def _kind(body: NewWorkload, owner: Mapping[str, str]) -> tuple[object, ...]:
+    """What makes two bodies ask for the same demand."""
+    return (
+        owner["tenant_id"],
+        owner["application_id"],
         body.definition_id,
         body.definition_revision,
         body.capability_snapshot,
         asked.text_of([body.resources, body.placement]),
     )
-    keyed = body.concurrency is not None or body.rate is not None
+
+
+def _keyed(body: NewWorkload) -> bool:
+    return body.concurrency is not None or body.rate is not None
+
+
+def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tuple[int, int]:
+    assert body.resources is not None
+    assert body.placement is not None
+    kind, keyed = _kind(body, owner), _keyed(body)
     found = None if keyed else intake.demands.get(kind)
     if found is None:
         found = demands.find(
@@ -256,11 +286,12 @@ def _demand(intake: _Intake, body: NewWorkload, owner: Mapping[str, str]) -> tup
     return found
 
 
-def _store(tx: Tx, now: Now, row: dict[str, Any], standing: parents.Standing) -> None:
+def _store(intake: _Intake, row: dict[str, Any], standing: parents.Standing) -> None:
     """Insert the row in the state it begins in, offer it when it is due, write down that it came.
 
     What is a dead letter at once keeps no lane; what waits for others is not due.
     """
+    tx, now = intake.tx, intake.now
     ready, failed = standing.state == "READY", standing.failed is not None
     row["state"] = standing.state
     row["due"] = int(ready and row["eligible_at_ms"] <= now.lease_ms)
@@ -274,8 +305,7 @@ def _store(tx: Tx, now: Now, row: dict[str, Any], standing: parents.Standing) ->
     if row["timeouts"] != deadlines.NONE:
         deadlines.arm(tx, now, row["workload_id"])
     if row["due"]:
-        demands.offer(tx, row["lane_id"], row["demand_id"], row["rank"], made["seq"])
-        tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")
+        _offer(intake, row, made["seq"])
     elif ready:
         tx.tell("due", str(row["eligible_at_ms"]))
     events.tell(
@@ -290,6 +320,15 @@ def _store(tx: Tx, now: Now, row: dict[str, Any], standing: parents.Standing) ->
         end_kind=row["failure_kind"],
         actor=row["requested_by"],
     )
+
+
+def _offer(intake: _Intake, row: Mapping[str, Any], seq: int) -> None:
+    # Behind what this operation offered to the same lane already, a row is the head of nothing.
+    best = intake.offered.get(row["lane_id"])
+    if best is None or row["rank"] < best:
+        demands.offer(intake.tx, row["lane_id"], row["demand_id"], row["rank"], seq)
+        intake.offered[row["lane_id"]] = row["rank"]
+        intake.tx.tell("ready", f"{row['tenant_id']}/{row['application_id']}")
 
 
 def _repeated(named: Row, digest: str) -> Made | Tombstone:

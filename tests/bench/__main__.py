@@ -1,6 +1,7 @@
 """`python -m tests.bench [--quick]`: what feltd costs on this machine, as ratios within one run.
 
-With `--depth` only what a pull costs in a crowd (see depth.py); ends 1 when that is too much.
+With `--depth` only what a pull costs in a crowd (see depth.py), with `--fairness` only what one
+tenant's flood costs another's claims (see fairness.py); both end 1 when that is too much.
 
 Client and daemon share the machine, the disk is the real one: compare lines of one run only. Each
 line also says what it is of the bare HTTP floor at the same number of clients.
@@ -12,7 +13,7 @@ import platform
 import sqlite3
 import sys
 
-from tests.bench import cycles, depth
+from tests.bench import cycles, depth, fairness
 from tests.bench.cycles import Figure
 from tests.bench.machine import Daemon
 
@@ -81,7 +82,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="2 s a line instead of 10")
     parser.add_argument("--repeats", type=int, default=1, help="whole runs (default 1)")
     parser.add_argument("--depth", action="store_true", help="only what a pull costs in a crowd")
+    parser.add_argument("--fairness", action="store_true", help="only what a flood costs others")
     given = parser.parse_args()
+    if given.fairness:
+        good = asyncio.run(fairness.run(2 if given.quick else fairness.ROUNDS))
+        sys.exit(0 if good else 1)
     if given.depth:
         sys.exit(0 if asyncio.run(depth.run(4 if given.quick else depth.ROUNDS)) else 1)
     asyncio.run(run(2.0 if given.quick else 10.0, (1_000, 100_000), given.repeats))

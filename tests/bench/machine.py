@@ -117,7 +117,7 @@ class Daemon:
         said = (await self._process.stdout.readline()).decode().strip()
         self.port = int(said.rsplit(":", 1)[1].rstrip("/"))
         self.operator = self.line(self.admin)
-        await self._submitter()
+        self.submitter = await self.submitter_of(TENANT)
         return self
 
     async def __aexit__(
@@ -144,28 +144,30 @@ class Daemon:
         """A connection with this bearer."""
         return Line("127.0.0.1", self.port, bearer)
 
-    async def _submitter(self) -> None:
-        grant = await self._grant("submitter", [f"workload:capability:{CAPABILITY}"])
+    async def submitter_of(self, tenant: str) -> str:
+        """The bearer of somebody who creates the tenant's work."""
+        subject = f"submitter-{tenant}"
+        grant = await self._grant(subject, [f"workload:capability:{CAPABILITY}"], tenant)
         key = await self.operator.call(
             "POST",
             "/v1/keys",
             {
-                "name": "submitter",
+                "name": subject,
                 "scopes": ["workloads:create", "workloads:read"],
-                "tenants": [TENANT],
-                "identity_id": "submitter",
+                "tenants": [tenant],
+                "identity_id": subject,
                 "grant_id": grant["grant"]["id"],
             },
         )
-        self.submitter = key["secret"]
+        return str(key["secret"])
 
-    async def _grant(self, subject_id: str, capabilities: list[str]) -> Any:
+    async def _grant(self, subject_id: str, capabilities: list[str], tenant: str) -> Any:
         return await self.operator.call(
             "POST",
             "/v1/grants",
             {
                 "subject": {"kind": "service", "id": subject_id},
-                "tenant_id": TENANT,
+                "tenant_id": tenant,
                 "application_id": APPLICATION,
                 "capabilities": capabilities,
                 "resources": [
@@ -176,18 +178,19 @@ class Daemon:
         )
 
     async def worker(
-        self, name: str, concurrency: int, **members: Any
+        self, name: str, concurrency: int, *, tenant: str = TENANT, **members: Any
     ) -> tuple[str, Line, dict[str, Any]]:
         """Register a worker that was heard: its id, its connection, its row."""
         subject = f"host-{name}"
-        grant = await self._grant(subject, ["worker:register", f"worker:capability:{CAPABILITY}"])
+        may = ["worker:register", f"worker:capability:{CAPABILITY}"]
+        grant = await self._grant(subject, may, tenant)
         key = await self.operator.call(
             "POST",
             "/v1/keys",
             {
                 "name": subject,
                 "scopes": ["workers:register"],
-                "tenants": [TENANT],
+                "tenants": [tenant],
                 "identity_id": subject,
                 "grant_id": grant["grant"]["id"],
             },
@@ -239,10 +242,10 @@ class Daemon:
         line.close()
 
 
-def workload(key: str) -> dict[str, Any]:
+def workload(key: str, tenant: str = TENANT) -> dict[str, Any]:
     """One small workload."""
     return {
-        "tenant_id": TENANT,
+        "tenant_id": tenant,
         "application_id": APPLICATION,
         "definition_id": "bench",
         "idempotency_key": key,

@@ -30,6 +30,11 @@ class Line:
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
         """Send one request and give the decoded answer; `Answered` unless it is 2xx."""
+        answer = await self.send(method, path, b"" if body is None else _encode(body))
+        return _decode(answer) if answer else None
+
+    async def send(self, method: str, path: str, content: bytes) -> bytes:
+        """The same, JSON as it is."""
         if self._reader is not None and self._reader.at_eof():
             self.close()  # idle for too long
             self._reader = None
@@ -37,13 +42,12 @@ class Line:
             self._reader, self._writer = await asyncio.open_connection(
                 self._host, self._port, limit=8 * 1024 * 1024
             )
-        content = b"" if body is None else _encode(body)
         head = f"{method} {path} HTTP/1.1\r\n{self._head}Content-Length: {len(content)}\r\n\r\n"
         self._writer.write(head.encode() + content)
         status, answer = await self._answer(self._reader)
         if status // 100 != 2:
             raise Answered(status, answer)
-        return _decode(answer) if answer else None
+        return answer
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
         head = await reader.readuntil(b"\r\n\r\n")

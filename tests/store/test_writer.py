@@ -7,7 +7,7 @@ import pytest
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.store import connect
+from feltd.store import batch, connect
 from feltd.store.batch import OPERATIONS_MAX
 from feltd.store.tx import Kept, Tx
 from feltd.store.writer import Writer
@@ -239,6 +239,29 @@ async def test_keep_alive_calls_go_first_and_tenants_take_turns(open_writer: Ope
         "flood 2",
         "flood 3",
     ]
+
+
+@pytest.mark.parametrize(("others", "batches"), [("loud", [6]), ("quiet", [3, 3])])
+async def test_a_batch_of_several_tenants_ends_sooner(
+    open_writer: OpenWriter, monkeypatch: pytest.MonkeyPatch, others: str, batches: list[int]
+) -> None:
+    """The quiet tenant is not answered before the COMMIT: a flood must not put it off."""
+    monkeypatch.setattr(batch, "BATCH_S_MAX", 3_600.0)
+    monkeypatch.setattr(batch, "SHARED_PART", 0.0)
+    ledger = Ledger()
+    writer = await open_writer(observer=ledger)
+    gate = Gate()
+    held = asyncio.create_task(writer.submit(gate.rule, "gate", tenant="loud"))
+    await asyncio.to_thread(gate.entered.wait, 30)
+    waiting = [
+        asyncio.create_task(writer.submit(add, f"{number} of {tenant}", tenant=tenant))
+        for number, tenant in enumerate(("loud", others, "loud", "loud", "loud"))
+    ]
+    await asyncio.sleep(0)
+    gate.open()
+    await asyncio.gather(held, *waiting)
+
+    assert ledger.batches == batches
 
 
 async def test_one_batch_has_one_time(open_writer: OpenWriter, clock: HandClock) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feltd.api.admission import OVERLOADED, Admission, Permit
+from feltd.api.admission import OVERLOADED, PRESENT_S, Admission, Permit
 from feltd.errors import Refused
 from tests.api.transport.kit import House, request, serving
 
@@ -86,7 +86,7 @@ def test_the_last_quarter_is_for_those_who_keep_leases_alive(permits: int, ordin
     admission = Admission(permits)
     for _ in range(ordinary):
         admission.take(keep_alive=False)
-    assert admission.crowded
+    assert admission.crowded()
     refused(admission)
     for _ in range(permits - ordinary):
         admission.take(keep_alive=True)
@@ -126,6 +126,68 @@ def test_no_permit_is_ever_lost_or_made(steps: list[str]) -> None:
             assert admission.in_flight >= admission.ordinary_max
         assert admission.in_flight == len(held)
         assert admission.long_polls == len(parked)
+
+
+def taken(admission: Admission, tenant: str, calls: int) -> list[Permit]:
+    """As many ordinary permits of `calls` as the tenant gets."""
+    got = []
+    for _ in range(calls):
+        try:
+            got.append(admission.take(keep_alive=False, tenant=tenant))
+        except Refused:
+            break
+    return got
+
+
+def test_a_flood_of_one_tenant_leaves_room_for_another() -> None:
+    admission = Admission(64)
+    quiet = admission.take(keep_alive=True, tenant="quiet")
+    quiet.release()
+
+    assert len(taken(admission, "loud", 100)) == 42
+    assert admission.crowded("loud")
+    assert not admission.crowded("quiet")
+    assert len(taken(admission, "quiet", 100)) == 6
+    assert admission.in_flight == admission.ordinary_max
+
+
+def test_tenants_that_flood_share_all_but_what_is_kept() -> None:
+    admission = Admission(64)
+    admission.take(keep_alive=True, tenant="b").release()
+    held = {"a": taken(admission, "a", 100), "b": taken(admission, "b", 100)}
+    assert [len(permits) for permits in held.values()] == [42, 6]
+    for _ in range(20):
+        for tenant, permits in held.items():
+            permits.pop().release()
+            permits += taken(admission, tenant, 1)
+
+    assert sum(len(permits) for permits in held.values()) == admission.in_flight == 42
+    assert len(taken(admission, "c", 100)) == 6
+
+
+def test_a_tenant_that_calls_alone_has_every_ordinary_permit() -> None:
+    elapsed = Elapsed()
+    admission = Admission(64, elapsed_s=elapsed)
+    admission.take(keep_alive=True, tenant="quiet").release()
+    first = taken(admission, "loud", 100)
+    assert not admission.alone("loud")
+    elapsed.s += PRESENT_S + 1
+    more = taken(admission, "loud", 100)
+
+    assert admission.alone("loud")
+    assert (len(first), len(more)) == (42, 6)
+    # Whoever comes then is refused once, and has room with the next permit that is given back.
+    assert not taken(admission, "quiet", 1)
+    first.pop().release()
+    assert not taken(admission, "loud", 1)
+    assert taken(admission, "quiet", 1)
+
+
+def test_a_daemon_of_few_permits_keeps_none() -> None:
+    admission = Admission(8)
+    admission.take(keep_alive=True, tenant="quiet").release()
+
+    assert len(taken(admission, "loud", 100)) == admission.ordinary_max == 6
 
 
 def test_a_permit_given_back_while_its_poll_waits_is_not_taken_again() -> None:

@@ -15,7 +15,7 @@ REMAINING_MAX = 10_000
 #: `key=value`, as in the query of a list.
 LabelPair = Annotated[str, Meta(min_length=2, max_length=400, pattern=r"\A[^=]+=.*\Z")]
 #: An object of a JSON merge patch: its members are merged, null takes one back to its default.
-Merge = dict[str, Any] | None | UnsetType
+Merge = dict[Annotated[str, Meta(max_length=128)], Any] | None | UnsetType
 
 
 class Edit(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -20,6 +20,13 @@ STATEMENTS_MANY = 1_000
 SETTLED_FEW = 8
 #: In one that has run so many all are left to the keeper.
 STATEMENTS_MAX = 5_000
+#: Parents whose children the keeper tells side by side: one of 100,000 must not keep the children
+#: of all others waiting.
+PARENTS_AT_ONCE = 25
+#: Where in tx.memo stands which parent had its turn last.
+TURN = "dependencies.turn"
+#: Behind the name of every parent.
+ALL_PARENTS = "\x7f"
 
 CHILDREN = """
 SELECT w.seq, w.workload_id, w.tenant_id, w.application_id, w.lane_id, w.demand_id, w.priority,
@@ -82,6 +89,8 @@ LEFT = """
 SELECT s.parent, w.state
   FROM settlements s
   LEFT JOIN workloads w ON w.workload_id = s.parent
+ WHERE s.parent > :after
+   AND s.parent <= :until
  ORDER BY s.parent
  LIMIT :limit
 """
@@ -127,24 +136,58 @@ def ended(tx: Tx, now: Now, row: Row, state: str) -> None:
 def settle(tx: Tx, limit: int, now: Now) -> int:
     """Tell up to `limit` children whose parents ended in an earlier commit; how many it told.
 
-    Parents without children left count as well. A parent that was requeued meanwhile has not ended
-    any more: its other children go on waiting.
+    Some parents at a time, each an equal share, then the next ones. Parents without children left
+    count as well. A parent that was requeued meanwhile has not ended any more: its other children
+    go on waiting. Whose turn it is stands in tx.memo: lost, it begins anew.
     """
     done = 0
-    for row in tx.rows(LEFT, {"limit": limit}):
-        if done >= limit:
-            break
-        ends = _ends_of(tx, row)
-        if not ends:
-            tx.change(CLOSE, {"parent": row["parent"]})
-        done += 1 + _settle(tx, now, ends, limit - done)
-        tx.change(SETTLED, {"parent": row["parent"]})
+    while done < limit and (turn := _in_turn(tx)):
+        done += _share_out(tx, now, turn, limit - done)
     return done
 
 
 def sealed(tx: Tx, now: Now, tenant_id: str, name: str) -> None:
     """A group was sealed: if all of it has ended already, that is its end; who waits is told."""
     _settle(tx, now, _group_end(tx, tenant_id, name), _room(tx))
+
+
+def _in_turn(tx: Tx) -> list[Row]:
+    """The parents whose turn it is, from behind the one that had it last, and round again."""
+    last: str = tx.memo.get(TURN, "")
+    rows = tx.rows(LEFT, {"after": last, "until": ALL_PARENTS, "limit": PARENTS_AT_ONCE})
+    if last and len(rows) < PARENTS_AT_ONCE:
+        left = PARENTS_AT_ONCE - len(rows)
+        rows = [*rows, *tx.rows(LEFT, {"after": "", "until": last, "limit": left})]
+    return rows
+
+
+def _share_out(tx: Tx, now: Now, turn: list[Row], limit: int) -> int:
+    """Tell each of these parents' children, what one leaves of its share to the others."""
+    done, waiting = 0, turn
+    while waiting and done < limit:
+        share, more = max(1, limit // len(waiting)), []
+        for row in waiting:
+            room = min(share, limit - done)
+            if room <= 0:
+                break
+            told = _go_on(tx, now, row, room)
+            done += 1 + told
+            if told >= room:
+                more.append(row)
+            if waiting is turn:
+                tx.memo[TURN] = row["parent"]
+        waiting = more
+    return done
+
+
+def _go_on(tx: Tx, now: Now, row: Row, room: int) -> int:
+    """Tell up to `room` children of one parent that ended earlier; how many."""
+    ends = _ends_of(tx, row)
+    if not ends:
+        tx.change(CLOSE, {"parent": row["parent"]})
+    told = _settle(tx, now, ends, room)
+    tx.change(SETTLED, {"parent": row["parent"]})
+    return told
 
 
 def _room(tx: Tx) -> int:

@@ -31,6 +31,12 @@ NUMBER_END = 2**53
 ROWS_READ_MAX = 20_000
 #: A row has up to half a megabyte: two lists of up to a thousand workers.
 ROWS_AT_ONCE = 50
+#: What is kept of a tenant: so many decisions of the size of the newest as fill this, within these
+#: bounds. Whoever gives and gives would else fill the disk of everybody.
+KEPT_BYTES_MAX = 128 * 1024 * 1024
+KEPT_MIN, KEPT_MAX = 200, 10_000
+#: Older ones that a new one takes the place of.
+DROPPED_AT_ONCE = 8
 
 KEEP = """
 INSERT INTO decisions (tenant_id, application_id, workload_id, selected_worker_id, reason,
@@ -54,6 +60,25 @@ UPDATE decisions
    SET fencing_token = :fencing_token
  WHERE decision_id = :decision_id
    AND fencing_token IS NULL
+"""
+
+# Who repeats a directed claim is told from its decision as long as the claim lives.
+DROP_OLD = """
+DELETE FROM decisions
+ WHERE decision_id IN (SELECT d.decision_id
+                         FROM decisions d
+                        WHERE d.tenant_id = :tenant_id
+                          AND d.decision_id <= (SELECT n.decision_id
+                                                  FROM decisions n
+                                                 WHERE n.tenant_id = :tenant_id
+                                                 ORDER BY n.decision_id DESC
+                                                 LIMIT 1 OFFSET :kept)
+                          AND NOT EXISTS (SELECT 1
+                                            FROM claims c
+                                           WHERE c.fencing_token = d.fencing_token
+                                             AND c.ended_at_ms IS NULL)
+                        ORDER BY d.decision_id
+                        LIMIT :limit)
 """
 
 BY_ID = """
@@ -124,7 +149,10 @@ def answer(inputs: choosing.Inputs) -> Answer:
 
 
 def keep(tx: Tx, now: Now, caller: Caller, found: Answer) -> int:
-    """Keep a decision; its number. One that chose nobody is kept once for its inputs."""
+    """Keep a decision; its number. One that chose nobody is kept once for its inputs.
+
+    The oldest of the tenant go for it where it has more than KEPT_BYTES_MAX allows.
+    """
     work = found.inputs.work
     selected = None if found.chosen is None else found.chosen.worker_id
     row = {
@@ -140,8 +168,10 @@ def keep(tx: Tx, now: Now, caller: Caller, found: Answer) -> int:
         "decided_by": str(caller.subject),
         "now_ms": now.lease_ms,
     }
-    kept = tx.row(KEEP, row) or tx.row(KEPT, row)
-    assert kept is not None
+    kept = tx.row(KEEP, row)
+    if kept is None:
+        return int(tx.rows(KEPT, row)[0]["decision_id"])
+    _make_room(tx, row)
     return int(kept["decision_id"])
 
 
@@ -212,6 +242,15 @@ def agrees(row: Row | Mapping[str, Any]) -> bool:
         and encode(again.judged.eligible).decode() == row["candidates"]
         and encode(again.judged.refused).decode() == row["refused"]
         and choosing.digest(again.inputs, again.judged) == row["inputs_digest"]
+    )
+
+
+def _make_room(tx: Tx, row: Mapping[str, Any]) -> None:
+    size = sum(len(row[member]) for member in ("candidates", "refused", "inputs"))
+    kept = max(KEPT_MIN, min(KEPT_MAX, KEPT_BYTES_MAX // size))
+    tx.change(
+        DROP_OLD,
+        {"tenant_id": row["tenant_id"], "kept": kept, "limit": DROPPED_AT_ONCE},
     )
 
 

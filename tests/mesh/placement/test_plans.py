@@ -24,6 +24,7 @@ QUESTIONS = {
     "fence": fences.FENCE,
     "spent fences": fences.SPENT,
     "lift": fences.LIFT,
+    "old decisions": decisions.DROP_OLD,
 }
 
 

@@ -220,7 +220,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     "EVENTS_COMPACTED": Explanation(
         "Retention took events that the reader had not seen, or `after` lies past `head` because "
         "the database was put back to an earlier state.",
-        "Read the present state of what you follow by its list, then go on with after=head.",
+        "Read the present state of what you follow by its list, then go on after the `head` "
+        "that this answer names.",
     ),
     "ROUTE_NOT_FOUND": Explanation(
         "The path is not one of this daemon's.",

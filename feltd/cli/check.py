@@ -66,9 +66,10 @@ def _print(broken: list[promises.Broken], damage: list[str]) -> None:
         rows.setdefault(one.id, []).extend(one.rows)
     for promise_id in promises.ids():
         held = "held  " if promise_id not in rows else "BROKEN"
-        click.echo(f"{promise_id:<5} {held} {promises.says(promise_id)}")
+        click.echo(f"{promise_id:<12} {held} {promises.says(promise_id)}")
         for row in rows.get(promise_id, ()):
-            click.echo(f"             {row}")
-    click.echo(f"pages {'sound ' if not damage else 'DAMAGED'} every page and reference was read")
+            click.echo(f"                    {row}")
+    sound = "sound " if not damage else "DAMAGED"
+    click.echo(f"{'pages':<12} {sound} every page and reference was read")
     for found in damage:
-        click.echo(f"             {found}")
+        click.echo(f"                    {found}")

@@ -49,8 +49,9 @@ def wait(data: str | None, as_json: bool, name: str, tenant: str | None) -> int:
         while not found["ended"]:
             query = {"wait_ms": WAIT_MS}
             found = client.call("GET", _path(name), query=query, wait_ms=WAIT_MS)
+    well = set(found["counts"]) <= {"COMPLETED"}
     _show(found, as_json)
-    return 0 if set(found["counts"]) <= {"COMPLETED"} else 1
+    return 0 if well else 1
 
 
 @group.command(examples=("feltd group seal night-42",))

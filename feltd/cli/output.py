@@ -40,7 +40,7 @@ STEPS_OF = {
     "HOLD_NOT_FOUND": "look for its id: feltd hold list",
     "PLACEMENT_NOT_FOUND": "look for its id: feltd placement list",
     "MESH_PLACEMENT_DENIED": "give it to another worker: feltd workload place ID --dry-run",
-    "MESH_NO_ELIGIBLE_WORKER": "see what keeps each worker away: feltd placement list",
+    "MESH_NO_ELIGIBLE_WORKER": "see what keeps each worker away: feltd workload place ID --dry-run",
     "CLAIM_NOT_FOUND": "look for its id: feltd claim list",
     "EVENTS_COMPACTED": "look at what stands now (feltd workload list), then follow --after now, "
     "without the old cursor file",
@@ -193,7 +193,7 @@ def explain_failure(error: Exception) -> int | None:
 def _refused(code: str, detail: str, next: str, known: Mapping[str, Any]) -> None:
     click.echo(f"{code}: {detail}", err=True)
     for one in known.get("errors") or ():
-        if isinstance(one, Mapping):
+        if isinstance(one, Mapping) and f"{one.get('pointer')}: {one.get('detail')}" != detail:
             click.echo(f"  at {one.get('pointer') or '/'}: {one.get('detail')}", err=True)
     reasons = known.get("reasons")
     for one in reasons if isinstance(reasons, list) else ():

@@ -183,7 +183,7 @@ def _bulk(
     if as_json:
         say_json({"changed": changed, "remaining": remaining})
     else:
-        click.echo(f"{changed} workloads: {action} done")
+        click.echo(f"{_counted(changed)}: {action} done")
     if remaining:
         click.echo(f"{remaining} are left that could not be changed", err=True)
     return 1 if remaining else 0
@@ -200,9 +200,13 @@ def _until_done(client: Client, body: dict[str, Any]) -> tuple[int, int]:
         click.echo(f"{changed} done, {answer['remaining']} to go", err=True)
 
 
+def _counted(count: int) -> str:
+    return "1 workload" if count == 1 else f"{count} workloads"
+
+
 def _many(matched: int, action: str) -> str:
-    count = f"{matched} or more" if matched >= 10_000 else str(matched)
-    return f"{count} workloads to {action}"
+    count = f"{matched} or more workloads" if matched >= 10_000 else _counted(matched)
+    return f"{count} to {action}"
 
 
 def _confirm(matched: int, action: str) -> None:

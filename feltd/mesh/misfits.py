@@ -18,6 +18,8 @@ from feltd.store.tx import Row
 ONE_BY_ONE_MAX = 8
 #: How near an end of a grant is told.
 GRANT_ENDS_MS = 3_600_000
+#: A name of its own: under one in use it would take over, and end, the worker that has it.
+_RUN = "feltd worker run with a --name of its own"
 
 
 class Subject(Struct, frozen=True):
@@ -121,7 +123,7 @@ def _of_all(
     if lacking:
         of = "the capability" if len(lacking) == 1 else "the capabilities"
         detail = f"no worker of {where} was granted {of} {', '.join(lacking)}"
-        remedy = f"start a worker that has it: {_enroll(subject)}, then feltd worker run"
+        remedy = f"start a worker that has it: {_enroll(subject)}, then {_RUN}"
         return [Cause(code="NO_CAPABILITY", detail=detail, remedy=remedy)]
     fitting = [one.member for one in verdict.others if one.fits]
     if not fitting and not verdict.eligible:
@@ -199,7 +201,7 @@ def _of_standing(now: Now, member: Member, rule: str) -> tuple[str, str]:
     heard = causes.moment(now, row["last_seen_at_ms"])
     if rule == "draining":
         by, said = row["drain_by"], causes.quoted(row["drain_reason"])
-        return f"{name} is draining: {by}, {said}", f"feltd worker resume {worker_id}"
+        return f"{name} is draining: {by}, {said}", _back(row, worker_id)
     if rule == "not_ready":
         return _not_ready(row, heard)
     if rule == "quarantined":
@@ -214,6 +216,8 @@ def _of_standing(now: Now, member: Member, rule: str) -> tuple[str, str]:
             "or start it with a higher --concurrency",
         )
     if rule == "unhealthy":
+        if row["lifecycle"] == "OFFLINE":
+            return f"{name} is {row['health']}: nothing is heard of it", "start its process again"
         said = f"{name} reports {row['health']}"
         return said, f"look at its process; it says so itself: feltd worker show {worker_id}"
     if rule == "stale":
@@ -241,11 +245,19 @@ def _not_ready(told: Row, heard: str) -> tuple[str, str]:
         )
     why = told["offline_reason"] or "unknown"
     if why in ("drained", "left") and told["drain_at_ms"] is not None:
-        return f"{name} is OFFLINE ({why})", f"feltd worker resume {worker_id}"
+        return f"{name} is OFFLINE ({why})", _back(told, worker_id)
     return (
         f"{name} is OFFLINE ({why}), last heard {heard}",
         f"start its process again; or, if it still runs: feltd worker recover {worker_id}",
     )
+
+
+def _back(told: Row, worker_id: str) -> str:
+    """What ends a drain: for a process that drained itself a new start, else a resume."""
+    if told["lifecycle"] == "OFFLINE" and told["offline_reason"] == "left":
+        return "start its process again"
+    resume = f"feltd worker resume {worker_id}"
+    return f"{resume}, then start its process" if told["lifecycle"] == "OFFLINE" else resume
 
 
 def _of_fit(
@@ -256,7 +268,7 @@ def _of_fit(
     if rule == "capabilities":
         lacking = sorted(wanted.capabilities - offered.granted)
         return f"{name} was not granted {', '.join(lacking)}", (
-            f"start a worker that is: {_enroll(subject)}, then feltd worker run"
+            f"start a worker that is: {_enroll(subject)}, then {_RUN}"
         )
     if rule == "workload_kinds":
         takes = causes.listed(sorted(offered.kinds))
@@ -275,7 +287,7 @@ def _of_fit(
     if rule == "required_labels":
         pairs = sorted(wanted.required_labels.items())
         differing = [f"{key}={text}" for key, text in pairs if offered.labels.get(key) != text]
-        return f"{name} has not {', '.join(differing)}", (
+        return f"{name} has no label {', '.join(differing)}", (
             f"start a worker with it: feltd worker run --label {differing[0]}"
             + _or_edit(subject, f"placement.required_labels.{differing[0].split('=')[0]}=null")
         )

@@ -212,7 +212,7 @@ def _invalid(place: int, name: str) -> Refused:
     detail = (
         "names no workload of this tenant and application"
         if is_id(name)
-        else "names no sealed group of this tenant and application"
+        else "names no sealed group (feltd group seal) of this tenant and application"
     )
     return Refused(
         "WORKLOAD_DEPENDENCY_INVALID",

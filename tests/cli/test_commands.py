@@ -152,8 +152,8 @@ def test_each_member_that_does_not_fit_is_pointed_at(local: Typed) -> None:
     )
 
     assert ran.returncode == 1
-    assert ran.stderr.startswith("WORKLOAD_INVALID: ")
-    assert "at /definition_id" in ran.stderr
+    assert ran.stderr.startswith("WORKLOAD_INVALID: /definition_id: ")
+    assert ran.stderr.count("/definition_id") == 1, "what the detail says is not said again"
 
 
 def test_the_id_of_a_worker_is_worked_out_without_a_daemon(tmp_path: Path) -> None:

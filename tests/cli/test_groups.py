@@ -23,7 +23,8 @@ def test_a_group_is_made_shown_sealed_and_called_off(local: Typed) -> None:
     called = local.ok("group", "cancel", "night", "--tenant", "grouped", "--reason", "no")
     assert called == "night: 2 called off\n"
     waited = local("group", "wait", "night", "--tenant", "grouped")
-    assert waited.returncode == 1
+    assert (waited.returncode, waited.stderr) == (1, "")
+    assert "CANCELLED" in waited.stdout
     assert local.json("workload", "show", child["workload_id"])["state"] == "DEAD_LETTERED"
     gone = local("group", "show", "none", "--tenant", "grouped")
     assert (gone.returncode, gone.stderr.split(":")[0]) == (1, "GROUP_NOT_FOUND")

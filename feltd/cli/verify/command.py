@@ -112,7 +112,8 @@ def verify(
       sleep for n ms, less when told to stop, and return the input; with "fail" end
       as failed instead, tried again if it is "transient", for good if it is "permanent",
       with "say" as the message
-      end on SIGTERM, which it gets itself: write "exec" before it in a shell
+      end on SIGTERM, which the program itself has to get: a shell around it execs it,
+      as in sh -c 'cd mine && exec ./worker'
     """
     if only_list:
         _list(as_json)

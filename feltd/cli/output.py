@@ -200,6 +200,8 @@ def _refused(code: str, detail: str, next: str, known: Mapping[str, Any]) -> Non
         if isinstance(one, Mapping) and one.get("detail") not in (None, detail):
             click.echo(f"  {one.get('code')}: {one['detail']}", err=True)
     step = STEPS_OF.get(code) or STEPS.get(next, next)
+    if detail.startswith("/tenant_id: is required"):
+        step = "say whose it is: --tenant"
     if code == "UNAUTHENTICATED" and not os.environ.get("FELTD_KEY"):
         step = "FELTD_KEY is not set: give it a key of this daemon (feltd keys create)"
     click.echo(f"next: {step}" + (f" (see /errors/{code})" if code in TABLE else ""), err=True)

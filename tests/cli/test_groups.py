@@ -26,6 +26,8 @@ def test_a_group_is_made_shown_sealed_and_called_off(local: Typed) -> None:
     assert (waited.returncode, waited.stderr) == (1, "")
     assert "CANCELLED" in waited.stdout
     assert local.json("workload", "show", child["workload_id"])["state"] == "DEAD_LETTERED"
+    whose = local("group", "show", "night")
+    assert (whose.returncode, "next: say whose it is: --tenant" in whose.stderr) == (1, True)
     gone = local("group", "show", "none", "--tenant", "grouped")
     assert (gone.returncode, gone.stderr.split(":")[0]) == (1, "GROUP_NOT_FOUND")
 

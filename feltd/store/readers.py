@@ -35,12 +35,18 @@ ROLLBACK = "ROLLBACK"
 
 
 class Readers:
-    """Two readers of one database. `clock` stamps each read."""
+    """Two readers of one database. `clock` stamps each read.
+
+    Who waits for one is served in turn with those of other tenants, so that a flood of one delays
+    another by one read of it; what the daemon itself looks at goes first.
+    """
 
     def __init__(self, connections: list[Connection], clock: Callable[[], Now]) -> None:
         self._all = list(connections)
         self._free = list(connections)
-        self._waiting: deque[asyncio.Future[Connection]] = deque()
+        #: Who waits, by whose read it is, and whose turn comes.
+        self._waiting: dict[str, deque[asyncio.Future[Connection]]] = {}
+        self._turns: deque[str] = deque()
         self._clock = clock
         self._closed = False
 
@@ -68,7 +74,9 @@ class Readers:
             raise Refused("SERVICE_OVERLOADED", "the daemon is stopping", committed=False)
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_ms / 1_000
-        connection = self._free.pop() if self._free else await self._next_free(timeout_ms)
+        connection = (
+            self._free.pop() if self._free else await self._next_free(timeout_ms, whose(cmd))
+        )
         reading = _Reading(fn, cmd, self._clock)
         job = loop.create_task(connection.run(reading.run))
         # The reader is free when its thread is, however this wait ends.
@@ -94,9 +102,9 @@ class Readers:
             self._all.remove(connection)
             await connection.close()
 
-    async def _next_free(self, timeout_ms: int) -> Connection:
+    async def _next_free(self, timeout_ms: int, tenant: str = "") -> Connection:
         waiter: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self._queue(tenant).append(waiter)
         try:
             await asyncio.wait([waiter], timeout=timeout_ms / 1_000)
         except asyncio.CancelledError:
@@ -116,12 +124,30 @@ class Readers:
         self._give_back(connection)
 
     def _give_back(self, connection: Connection) -> None:
-        while self._waiting:
-            waiter = self._waiting.popleft()
+        while self._turns:
+            tenant = self._turns.popleft()
+            queue = self._waiting[tenant]
+            waiter = queue.popleft()
+            if queue:
+                self._turn(tenant)
+            else:
+                del self._waiting[tenant]
             if not waiter.done():
                 waiter.set_result(connection)
                 return
         self._free.append(connection)
+
+    def _queue(self, tenant: str) -> deque[asyncio.Future[Connection]]:
+        if tenant not in self._waiting:
+            self._waiting[tenant] = deque()
+            self._turn(tenant)
+        return self._waiting[tenant]
+
+    def _turn(self, tenant: str) -> None:
+        if tenant:
+            self._turns.append(tenant)
+        else:
+            self._turns.appendleft(tenant)
 
 
 class _Reading(Generic[C, R]):
@@ -157,6 +183,12 @@ class _Reading(Generic[C, R]):
         if self._conn is not None and self._tx is not None:
             self._tx.end(sqlite3.OperationalError("the read was ended"))
             self._conn.interrupt()
+
+
+def whose(cmd: object) -> str:
+    """Whose read a command is, as far as it says who asks; '': the daemon's own."""
+    tenants = getattr(getattr(cmd, "caller", cmd), "tenants", ())
+    return "\n".join(tenants)
 
 
 def _leave(conn: sqlite3.Connection) -> None:

@@ -5,6 +5,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -153,3 +154,64 @@ async def test_reads_hurried_by_tiny_limits_never_spoil_the_next_one(readers: Re
         }
 
     assert await asyncio.gather(*(readers.read(look, None) for _ in range(8))) == [[]] * 8
+
+
+class Asking(NamedTuple):
+    """A read of some tenants, which waits until it may go on."""
+
+    tenants: tuple[str, ...]
+    go_on: threading.Event
+    served: list[str]
+
+
+def asking(tx: Tx, cmd: Asking, now: Now) -> None:
+    cmd.served.append(cmd.tenants[0] if cmd.tenants else "daemon")
+    assert cmd.go_on.wait(20)
+
+
+async def test_tenants_take_turns_and_the_daemon_itself_goes_first(
+    writer: Writer, path: Path, clock: HandClock
+) -> None:
+    """A flood of slow reads of one tenant neither starves another nor makes the daemon unready."""
+    go_on, served = threading.Event(), list[str]()
+    readers = await Readers.open(path, clock, readers=1)
+    flood = [
+        asyncio.create_task(readers.read(asking, Asking(("many",), go_on, served)))
+        for _ in range(9)
+    ]
+    await asyncio.sleep(0.05)
+    late = [
+        asyncio.create_task(readers.read(asking, Asking(tenants, go_on, served)))
+        for tenants in (("few",), ("few",), ())
+    ]
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await asyncio.gather(*flood, *late)
+    await readers.close()
+
+    assert served[0] == "many"
+    assert served[1] == "daemon"
+    assert served[2:6] == ["many", "few", "many", "few"]
+
+
+async def test_who_gave_up_waiting_loses_nobody_a_turn(
+    writer: Writer, path: Path, clock: HandClock
+) -> None:
+    go_on, served = threading.Event(), list[str]()
+    readers = await Readers.open(path, clock, readers=1)
+    first = asyncio.create_task(readers.read(asking, Asking(("a",), go_on, served)))
+    await asyncio.sleep(0.05)
+    gone = [
+        asyncio.create_task(readers.read(asking, Asking((name,), go_on, served)))
+        for name in ("b", "c", "c")
+    ]
+    last = asyncio.create_task(readers.read(asking, Asking(("c",), go_on, served)))
+    await asyncio.sleep(0.05)
+    for task in gone:
+        task.cancel()
+    await asyncio.gather(*gone, return_exceptions=True)
+    go_on.set()
+    await asyncio.gather(first, last)
+    await readers.close()
+
+    assert served == ["a", "c"]

@@ -208,4 +208,4 @@ def _where(one: Mapping[str, Any]) -> str:
 
 def _left_out(found: Mapping[str, Any]) -> None:
     if found["left_out"]:
-        click.echo(f"{found['left_out']} kinds more: raise --limit, or narrow it", err=True)
+        click.echo(f"{found['left_out']} kinds more: narrow it, or raise --limit", err=True)

@@ -19,6 +19,9 @@ from feltd.store.tx import Row, Tx
 
 #: Kinds that are put in order: two applications full of them; each costs a seek or three.
 ORDERED_MAX = 4_000
+#: Kinds times workers that one look compares, some 100 ms: a reader that is busy for seconds keeps
+#: everybody else's lists waiting. Workers that offer the same count once.
+COMPARED_MAX = 20_000
 
 # The rank of what is next in turn, also where a pool or a key keeps it back.
 OF_ALL = """
@@ -86,16 +89,16 @@ class _Place(Struct, frozen=True):
 def page(tx: Tx, ask: Ask[BacklogAsk], now: Now) -> Backlog:
     """The kinds of unfinished work of the caller's tenants that the body asks for, `limit` of them.
 
-    Counts stop at counting.CAP and say so.
+    Counts stop at counting.CAP and say so; kinds stop where their workers come to COMPARED_MAX.
     """
     asked, caller = ask.body, ask.caller
     demands = sorted(_demands(tx, caller, asked), key=_order)
     running = counting.Running(tx)
     places: dict[tuple[str, str], _Place] = {}
     items: list[Kind] = []
-    left_out = 0
+    left_out = compared = 0
     for place, demand in enumerate(demands):
-        if len(items) == asked.limit:
+        if len(items) == asked.limit or compared >= COMPARED_MAX:
             left_out = len(demands) - place
             break
         owner = (demand["tenant_id"], demand["application_id"])
@@ -104,6 +107,7 @@ def page(tx: Tx, ask: Ask[BacklogAsk], now: Now) -> Backlog:
         item = _kind(tx, now, caller, demand, places[owner], running)
         if item is not None:
             items.append(item)
+            compared += places[owner].crowd.compared(demand["pool_id"], places[owner].pools)
     return Backlog(items=items, left_out=left_out, at_ms=now.lease_ms)
 
 

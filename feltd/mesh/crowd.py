@@ -127,9 +127,7 @@ class Crowd:
         eligible: list[Member] = []
         fitting: list[Misfit] = []
         unfit: list[Misfit] = []
-        pool = None if wanted.pool_id is None else pools.get(wanted.pool_id)
-        # A pool that lists workers tells apart those that are alike in all else.
-        apart = pool is not None and pool.worker_ids is not None
+        apart = _tells_apart(wanted.pool_id, pools)
         shared = [] if apart else [tuple(placement.unfit(o, wanted, pools)) for o in self._offers]
         for member, place in zip(self.members, self._alike, strict=True):
             if apart:
@@ -143,6 +141,16 @@ class Crowd:
             else:
                 eligible.append(member)
         return Verdict(eligible, fitting + unfit)
+
+    def compared(self, pool_id: str | None, pools: Mapping[str, placement.Pool]) -> int:
+        """How many comparisons it takes to judge work of this pool."""
+        return len(self.members if _tells_apart(pool_id, pools) else self._offers)
+
+
+def _tells_apart(pool_id: str | None, pools: Mapping[str, placement.Pool]) -> bool:
+    """Whether a pool lists workers, and so tells apart those that are alike in all else."""
+    pool = None if pool_id is None else pools.get(pool_id)
+    return pool is not None and pool.worker_ids is not None
 
 
 def read(tx: Tx, now: Now, tenant_id: str, application_id: str) -> Crowd:

@@ -108,7 +108,8 @@ class Kind(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Backlog(Struct, frozen=True, kw_only=True):
     """`GET /v1/backlog`: the kinds of unfinished work, those that wait longest first.
 
-    `left_out` counts kinds beyond the limit. `at_ms` is lease time.
+    `left_out` counts kinds beyond the limit, or beyond what one look compares with workers.
+    `at_ms` is lease time.
     """
 
     items: list[Kind]

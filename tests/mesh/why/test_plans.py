@@ -162,3 +162,22 @@ def test_the_backlog_of_many_kinds_shows_those_that_wait_longest() -> None:
     assert stories.waiting(mesh, limit=1).items[0].definition_id == "urgent"
     assert stories.of(mesh, urgent).reasons[0].code == "NO_WORKER"
     mesh.close()
+
+
+def test_a_look_compares_so_many_kinds_with_so_many_workers_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who looks at a large fleet must not keep everybody else's reads waiting for seconds."""
+    mesh = Mesh()
+    monkeypatch.setattr(backlog, "COMPARED_MAX", 20)
+    for number in range(10):
+        mesh.worker(f"edge-{number}", labels={"host": str(number)})
+    for number in range(5):
+        mesh.workload(definition_id=f"kind-{number}")
+
+    told = stories.waiting(mesh)
+    assert (len(told.items), told.left_out) == (2, 3)
+    assert all(one.eligible_workers == 10 for one in told.items)
+    monkeypatch.setattr(backlog, "COMPARED_MAX", 1_000)
+    assert stories.waiting(mesh).left_out == 0
+    mesh.close()

@@ -182,6 +182,22 @@ def test_told_to_end_it_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [seen]
 
 
+def test_a_program_that_prints_without_end_does_not_fill_the_disk() -> None:
+    ran = feltd("worker", "verify", "--only", "begins", "--", "sh", "-c", "exec cat /dev/zero")
+
+    assert ran.returncode == 1
+    assert "begins" in ran.stdout
+
+
+def test_what_left_the_program_ends_with_the_verification(tmp_path: Path) -> None:
+    """Not even a session of its own keeps a child from the end."""
+    pid = tmp_path / "pid"
+    program = f"setsid sh -c 'echo $$ > {pid}; exec sleep 300' & while [ ! -s {pid} ]; do :; done"
+    feltd("worker", "verify", "--only", "begins", "--", "sh", "-c", program)
+
+    assert not Path(f"/proc/{pid.read_text().strip()}/exe").exists()
+
+
 def test_the_behaviours_are_listed_with_what_they_ask() -> None:
     listed = json.loads(feltd("worker", "verify", "--list", "--json").stdout)
 

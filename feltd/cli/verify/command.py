@@ -14,7 +14,7 @@ import click
 from feltd.cli.ending import ended_as_by_ctrl_c
 from feltd.cli.output import Examples, say_json
 from feltd.cli.verify import ending, working
-from feltd.cli.verify.ground import Ground
+from feltd.cli.verify.ground import Ground, end_left_behind, small_files
 from feltd.cli.verify.play import Failed, Play, Stage
 from feltd.cli.verify.wire import Wires
 
@@ -210,10 +210,12 @@ def _run(
     ground, wires = Ground(folder), Wires()
     stage = Stage(command, ground, wires, folder)
     try:
-        ground.start()
-        return _tried(stage, chosen, show)
+        with small_files():
+            ground.start()
+            return _tried(stage, chosen, show)
     finally:
         stage.end()
+        end_left_behind(f"FELTD_JOB={stage.job}")
         ground.close()
         wires.close()
 

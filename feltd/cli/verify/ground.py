@@ -13,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ START_S = 30.0
 #: How often a worker beats and when it counts as silent, unless it asks for something else itself.
 #: Silence is judged slowly: a lease that lapses has to come before it.
 INTERVAL_MS, TIMEOUT_MS = 1_000, 8_000
+#: A program that prints and prints is ended here, before it has filled the disk.
+LOG_BYTES_MAX = 256 * 1024**2
+#: The end of what it printed, searched for the last lines.
+LAST_WORDS_BYTES = 8_192
 #: Connections are few here, and descriptors may be too.
 CONNECTIONS_MAX, CONNECTIONS_MIN, SPARE_FILES = 256, 32, 256
 
@@ -162,7 +166,9 @@ class Program:
     def last_words(self) -> str:
         """The end of what it printed, for whoever has to find the cause."""
         with contextlib.suppress(OSError):
-            lines = self.log.read_text(errors="replace").strip().splitlines()
+            with self.log.open("rb") as log:
+                log.seek(max(0, self.log.stat().st_size - LAST_WORDS_BYTES))
+                lines = log.read(LAST_WORDS_BYTES).decode(errors="replace").strip().splitlines()
             return " · ".join(line.strip()[:200] for line in lines[-2:])
         return ""
 
@@ -198,6 +204,26 @@ def environment(**more: str) -> dict[str, str]:
     """This process's environment without its own FELTD_ settings."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("FELTD_")}
     return kept | {"PYTHONUNBUFFERED": "1"} | more
+
+
+@contextlib.contextmanager
+def small_files() -> Iterator[None]:
+    """Meanwhile no file of this process and of what it starts grows beyond LOG_BYTES_MAX."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    bounds = [bound for bound in (soft, hard) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (min([LOG_BYTES_MAX, *bounds]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def end_left_behind(mark: str) -> None:
+    """SIGKILL what has `mark` (NAME=text) in its environment: a program's child that left it."""
+    for told in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in told.read_bytes().split(b"\0"):
+                os.kill(int(told.parent.name), signal.SIGKILL)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

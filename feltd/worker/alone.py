@@ -5,10 +5,10 @@
     FELTD_URL=… FELTD_KEY=… python3 worker.py --exec 'jq .name'
 
 runs a program for each workload: input on stdin, output on stdout, exit code 0 completes, 75 is
-transient, anything else fails. Or import it: `sys.exit(worker.Worker(function_of_a_job).run())`;
-an OSError of the function is transient, any other exception fails. It knows no code of the
-daemon's, only what comes `next`. It exits with 0 when drained or told to stop, 1 refused, 3 when
-another process took the name. FELTD_NAME and FELTD_LEASE_MS may be set too.
+transient, else it fails. Or import it: `sys.exit(worker.Worker(function_of_a_job).run())`; an
+OSError of the function is transient. It keeps max_duration_ms and refuses work under any tighter
+runtime_policy. It goes by what comes `next`, and exits with 0 drained or told to stop, 1 refused,
+3 when another process took FELTD_NAME. FELTD_LEASE_MS may be set too.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ class Job:
     def __init__(self, worker: Worker, claim: dict[str, Any]) -> None:
         self.claim, self._worker = claim, worker
         self.id, self.workload_id = claim["claim_id"], claim["workload_id"]
-        self.input, self.checkpoint_state = claim["input"], claim.get("checkpoint")
+        self.input, self.checkpoint_state = claim.get("input"), claim.get("checkpoint")
         self.fence, self.attempt = claim["fencing_token"], claim["attempt_number"]
-        self.stopping = ""  # why to stop: lost, lease, cancelled, shutdown
-        self.stopped = threading.Event()
+        self.stopping, self.stopped = "", threading.Event()  # lost lease cancelled shutdown timeout
         self.renewed(claim["expires_at_ms"])
 
     def checkpoint(self, state: Any) -> None:
@@ -79,10 +78,10 @@ class Worker:
     """One process under one name; `run` serves until told to stop, and answers the exit code."""
 
     def __init__(self, handler: Any, name: str = "", concurrency: int = 1) -> None:
-        env = os.environ.get
-        self.url, self.registrar = env("FELTD_URL", "").rstrip("/"), env("FELTD_KEY", "")
-        self.handler, self.name = handler, name or env("FELTD_NAME") or os.uname().nodename
-        self.concurrency, self.lease_ms = concurrency, int(env("FELTD_LEASE_MS") or 30_000)
+        env = os.environ  # in which nothing that the handler starts shall find the key
+        self.url, self.registrar = env.get("FELTD_URL", "").rstrip("/"), env.pop("FELTD_KEY", "")
+        self.handler, self.name = handler, name or env.get("FELTD_NAME") or os.uname().nodename
+        self.concurrency, self.lease_ms = concurrency, int(env.get("FELTD_LEASE_MS") or 30_000)
         self.process_id, self.key, self.offset_s = os.urandom(16).hex(), "", 0.0
         self.me: dict[str, Any] = {}
         self.held: dict[str, Job] = {}
@@ -128,14 +127,14 @@ class Worker:
                 refused.after_s += 5 * (refused.next in ("ask_operator", "fix_request"))
                 refused.pause()
 
-    def register(self, takeover: bool) -> None:
-        # Only a process that begins takes the name from another.
+    def register(self, takeover: bool) -> None:  # only a process that begins takes its name over
         body = {"name": self.name, "runtime": "process", "version": "1", "takeover": takeover}
         body.update(capacity={"concurrency": self.concurrency}, process_id=self.process_id)
         while not self.over:
             try:
                 told = self.call("/v1/workers", {**body, "issue_key": True}, self.registrar)
                 self.key, self.me = told["worker_key"], told["worker"]
+                self.who = {it: self.me[it] for it in ("worker_id", "capability_version")}
                 return
             except Refused as refused:
                 if refused.next not in ("repeat", "wait"):
@@ -143,14 +142,10 @@ class Worker:
                     self.over.append((3 if busy else 1, str(refused)))
                 refused.pause()
 
-    def whole(self, **body: Any) -> dict[str, Any]:
-        return {**body, **{it: self.me[it] for it in ("worker_id", "capability_version")}}
-
-    def beat(self) -> None:
-        """One heartbeat: renews what is held, and hears what is not held any more."""
+    def beat(self) -> None:  # renews what is held, and hears what is not held any more
         jobs = [job for job in list(self.held.values()) if job.stopping not in ("lost", "lease")]
-        body = self.whole(version="1", health="HEALTHY", renew_leases=True, lease_ms=self.lease_ms)
-        body.update(running_claims=[job.id for job in jobs])
+        body = {**self.who, "health": "HEALTHY", "renew_leases": True, "lease_ms": self.lease_ms}
+        body.update(version="1", running_claims=[job.id for job in jobs])
         sent_s = time.clock_gettime(CLOCK)
         told = self.call("heartbeat", {**body, "capacity": {"concurrency": self.concurrency}})
         self.me, self.offset_s = told["worker"], sent_s - told["server_time_ms"] / 1000
@@ -164,10 +159,9 @@ class Worker:
         if any(one not in self.held for one in told["unknown_claims"]):
             self.reconcile()
 
-    def reconcile(self) -> None:
-        """Make both sides hold the same claims; the daemon's rows decide."""
+    def reconcile(self) -> None:  # both sides hold the same claims then; the daemon's rows decide
         jobs = dict(self.held)
-        told = self.call("reconcile", self.whole(worker_version="1", known_claims=list(jobs)))
+        told = self.call("reconcile", {**self.who, "worker_version": "1", "known_claims": [*jobs]})
         live = {claim["claim_id"]: claim for claim in told["authoritative_claims"]}
         for id, job in jobs.items():
             job.renewed(live[id]["expires_at_ms"]) if id in live else job.stop("lost")
@@ -177,9 +171,8 @@ class Worker:
     def beats(self) -> None:
         while not self.over:
             now_s = time.clock_gettime(CLOCK)
-            for job in list(self.held.values()):
-                if job.give_up_s <= now_s and not job.stopping:
-                    job.stop("lease")
+            for job in [one for one in list(self.held.values()) if one.give_up_s <= now_s]:
+                job.stop("lease")
             if self.beat_s <= now_s:
                 every_s = min(self.me["heartbeat_interval_ms"], self.lease_ms / 3) / 1000
                 self.beat_s = now_s + every_s * random.uniform(0.8, 1)
@@ -190,8 +183,7 @@ class Worker:
                     self.beat_s = 0.0
             time.sleep(0.1)
 
-    def pulls(self) -> None:
-        """Take work for every free slot; the same request again until it is answered."""
+    def pulls(self) -> None:  # work for each free slot; the same request until it is answered
         while not self.leaving and not self.over:
             free, told = self.concurrency - len(self.held), None
             free *= self.me["lifecycle"] in ("READY", "BUSY")
@@ -216,20 +208,31 @@ class Worker:
             threading.Thread(target=self.work, args=(job,), daemon=True).start()
 
     def work(self, job: Job) -> None:
+        policy, kind = job.claim["runtime_policy"], "policy_unenforceable"
+        timer = threading.Timer(min(policy["max_duration_ms"] / 1000, 1e9), self.overdue, (job,))
         try:
             if job.claim["state"] == "CLAIMED":
                 self.deliver(job, "start", {})
-            verb, body = "complete", {"output": self.handler(job)}
-            json.dumps(body)
+            for it, asked in {**policy, "max_duration_ms": None, "artifact_policy": None}.items():
+                if asked not in (None, "inherit"):
+                    raise ValueError(f"{it} {asked} cannot be enforced here")
+            timer.start()
+            verb, kind = "complete", "execution_error"
+            json.dumps(body := {"output": self.handler(job)})
         except Exception as error:  # whatever the handler raises is how the attempt ended
-            kind = "transient" if isinstance(error, OSError) else "execution_error"
             said = f"{type(error).__name__}: {error}".replace("\0", "")[-2000:]
-            verb, body = "fail", {"kind": kind, "message": said, "on_secret": "redact"}
-            if job.stopping:
-                body["kind"] = "cancelled"
-                verb, body = ("fail", body) if job.stopping == "cancelled" else ("release", {})
-        self.deliver(job, verb, body)
+            kind = "transient" if isinstance(error, OSError) else kind
+            why = {"kind": job.stopping or kind, "message": said, "on_secret": "redact"}
+            verb, body = ("release", {}) if job.stopping in ("lease", "shutdown") else ("fail", why)
+        timer.cancel()
+        timer.join() if job.stopping == "timeout" else self.deliver(job, verb, body)
         self.held.pop(job.id)
+
+    def overdue(self, job: Job) -> None:
+        job.stop("timeout")
+        time.sleep(0.5)  # a program has been killed by then
+        if job.stopping == "timeout":
+            self.deliver(job, "fail", {"kind": "timeout", "message": "max_duration_ms is over"})
 
     def deliver(self, job: Job, verb: str, body: dict[str, Any]) -> None:
         """Send one word on a claim until it is answered; the answer to a repeat is the same."""
@@ -272,18 +275,15 @@ class Worker:
 
 def run_program(text: str, job: Job) -> Any:
     """Run a program for a job; it is told its fence, and never sees the worker's key."""
-    env = {name: value for name, value in os.environ.items() if name != "FELTD_KEY"}
-    env.update(FELTD_WORKLOAD_ID=job.workload_id, FELTD_FENCING_TOKEN=str(job.fence))
+    env = dict(os.environ, FELTD_WORKLOAD_ID=job.workload_id, FELTD_FENCING_TOKEN=str(job.fence))
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     given: Any = json.dumps(job.input).encode()
     program = subprocess.Popen(["/bin/sh", "-c", text], env=env, start_new_session=True, **pipes)
     while program.returncode is None:
-        try:
+        os.killpg(program.pid, signal.SIGKILL) if job.stopped.is_set() else None
+        with contextlib.suppress(subprocess.TimeoutExpired):
             heard = program.communicate(given, timeout=0.1)
-        except subprocess.TimeoutExpired:
-            given = None
-            if job.stopped.is_set():
-                os.killpg(program.pid, signal.SIGKILL)
+        given = None
     output, said = (stream.decode(errors="replace").strip() for stream in heard)
     if program.returncode != 0:
         kind = OSError if program.returncode == 75 else RuntimeError
@@ -294,6 +294,6 @@ def run_program(text: str, job: Job) -> Any:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] != "--exec":
-        sys.exit("usage: FELTD_URL=… FELTD_KEY=… python3 worker.py --exec CMD")
-    sys.exit(Worker(lambda job: run_program(sys.argv[2], job)).run())
+    usage = "usage: FELTD_URL=… FELTD_KEY=… python3 worker.py --exec CMD"
+    right = len(sys.argv) == 3 and sys.argv[1] == "--exec"
+    sys.exit(Worker(lambda job: run_program(sys.argv[2], job)).run() if right else usage)

@@ -59,6 +59,7 @@ FAULTS = {
         },
         ("begins", "fence", "drain"),
     ),
+    "Unbounded": ({"policy": "ignored runtime_policy"}, ("begins",)),
 }
 
 

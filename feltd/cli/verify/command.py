@@ -50,6 +50,7 @@ BEHAVIOURS = (
     Behaviour("begins", working.begins),
     Behaviour("fails", working.fails),
     Behaviour("renews", working.renews),
+    Behaviour("policy", working.policy),
     Behaviour("waits", working.waits),
     Behaviour("quarantine", working.quarantine),
     Behaviour("lost-replies", working.lost_replies, "repeat"),
@@ -112,6 +113,7 @@ def verify(
       sleep for n ms, less when told to stop, and return the input; with "fail" end
       as failed instead, tried again if it is "transient", for good if it is "permanent",
       with "say" as the message
+      keep to the claim's runtime_policy, or fail as "policy_unenforceable" before it begins
       end on SIGTERM, which the program itself has to get: a shell around it execs it,
       as in sh -c 'cd mine && exec ./worker'
     """

@@ -10,7 +10,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +165,14 @@ class Play:
 
     # -- work
 
-    def work(self, sleep_ms: int, *, backoff_ms: int = 600_000, **given: Any) -> str:
-        """A workload that sleeps; by default one that is not tried again within the behaviour."""
+    def work(
+        self, sleep_ms: int, *, backoff_ms: int = 600_000,
+        policy: Mapping[str, object] | None = None, **given: Any,
+    ) -> str:  # fmt: skip
+        """A workload that sleeps; by default one that is not tried again within the behaviour.
+
+        `policy` is its runtime_policy.
+        """
         self._made += 1
         made = self.ground.client.create(
             {
@@ -176,6 +182,7 @@ class Play:
                 "idempotency_key": f"{self.name}/{self._made}",
                 "input": {"sleep_ms": sleep_ms, "mark": self._made, **given},
                 "capability_snapshot": ["verify"],
+                "runtime_policy": dict(policy or {}),
                 "retry_policy": {
                     "max_attempts": 2,
                     "initial_backoff_ms": backoff_ms,

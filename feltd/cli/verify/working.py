@@ -2,6 +2,8 @@
 
 import signal
 import time
+from pathlib import Path
+from typing import Any
 
 from feltd.cli.verify.faults import (
     GivesNothing,
@@ -101,6 +103,31 @@ def _asks_in_peace(play: Play, what: str) -> None:
     calls = [call for call in play.wire.calls if call.at_s >= since_s]
     if len(calls) > IDLE_CALLS_MAX:
         raise Failed(f"{len(calls)} calls in {IDLE_S:.0f} {what}")
+
+
+def policy(play: Play) -> None:
+    """Work under a runtime_policy is kept to it, or fails as policy_unenforceable unstarted."""
+    play.begin()
+    network = Path("/proc/self/ns/net")
+    apart: dict[str, Any] = {"apart": str(network.readlink())} if network.is_symlink() else {}
+    for bound, ends, given in (
+        ({"max_duration_ms": 500}, ("timeout",), {}),
+        ({"max_memory_bytes": 4_096}, ("memory_limit",), {}),
+        ({"network_policy": "none"}, ("completed",), apart),
+    ):
+        work = play.work(SHORT_MS, policy=bound, **given)
+        told = " ".join(f"{member} {value}" for member, value in bound.items())
+        play.until(
+            lambda work=work: play.ended(work) not in ([], ["live"]),  # type: ignore[misc]
+            f"work under {told} was not ended",
+        )
+        end = play.ended(work)[0]
+        if end not in (*ends, "policy_unenforceable"):
+            raise Failed(
+                f"ignored runtime_policy: work under {told} ended {end}, not "
+                f"{' or '.join((*ends, 'policy_unenforceable'))}"
+            )
+    play.takes_more("after work under a runtime_policy it took no other")
 
 
 def lost_replies(play: Play) -> None:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # A feltd worker in sh, curl and jq, for Linux: FELTD_URL=… FELTD_KEY=… sh worker.sh CMD
 # Runs CMD for each workload: input on stdin, output on stdout; exit code 0 completes, 75 is transient, else it fails.
-# It goes by what comes `next`. Ends with 0 drained or told to stop, 1 refused, 3 when another process took the name.
+# It keeps max_duration_ms, refuses any other bound, goes by what comes `next`. Ends with 0 drained or told to stop, 1 refused, 3 when another process took the name.
 set -u && command=$1 name=${FELTD_NAME:-$(uname -n)} lease=${FELTD_LEASE_MS:-30000} process=$(cat /proc/sys/kernel/random/uuid)
 job='' leaving='' path='' request='' now=0 due=0 hold=0 # while a job runs no call is needed before due; none is allowed before hold
 home=$PWD dir=$(mktemp -d) && cd "$dir" && touch claim end code || exit 1
@@ -19,9 +19,7 @@ call() { # call NAME PATH SECONDS: POST NAME.body; the answer is in NAME, what t
 obey() { # obey REASON: do what $next says, for the worker as a whole
   case $next in
   stop) echo "stopped: $1" >&2 && case $1 in WORKER_RECOVERY*) exit 0 ;; taken_over) exit 3 ;; esac; exit 1 ;;
-  register) register false ;; reconcile) reconcile ;;
-  ask_operator | fix_request) echo "$1" >&2 && hold=$((now + 5000)) ;;
-  esac
+  register) register false ;; reconcile) reconcile ;; ask_operator | fix_request) echo "$1" >&2 && hold=$((now + 5000)) ;; esac
 }
 register() { # register TAKEOVER: only a process that begins takes the name from another
   printf '{"name": "%s", "runtime": "process", "version": "1", "capacity": {"concurrency": 1}, "process_id": "%s",
@@ -40,16 +38,19 @@ reconcile() { # both sides hold the same claim afterwards; the daemon's rows dec
 }
 take() { # take MEMBERS ANSWER: run what was given, without the worker's key; one that leaves gives it back
   jq -e "[$1] | add[0] // empty" "$2" >claim && if [ -n "$leaving" ]; then stop release && return; fi || return
-  jq -c .input claim >input && export FELTD_FENCING_TOKEN="$(jq .fencing_token claim)"
-  (cd "$home" && exec env -u FELTD_KEY setsid sh -c 'sh -c "$1"; echo $? >"$2"' - "$command" "$dir/code") <input >out 2>err & job=$!
+  jq -j '.runtime_policy | del(.max_duration_ms, .artifact_policy) | to_entries[] | select(.value | . and . != "inherit").key + " "' claim >asked
+  if [ -s asked ]; then stop fail '"start": true, "kind": "policy_unenforceable", "message": "cannot be enforced: '"$(cat asked)"'"' && return; fi
+  jq -c .input claim >input && token=$(jq .fencing_token claim) limit=$(jq '.runtime_policy.max_duration_ms / 1000' claim)
+  (cd "$home" && exec env -u FELTD_KEY FELTD_FENCING_TOKEN="$token" setsid sh -c '(sleep "$3"; echo timeout >>"$2"; kill -9 0) &
+    sh -c "$1"; echo $? >>"$2"; kill -9 0' - "$command" "$dir/code" "$limit") <input >out 2>err & job=$!
 }
 drop() { [ -z "$job" ] || kill -9 "-$job"; job='' && : >code && : >claim && : >end; }
 stop() { cp claim kept && drop && mv kept claim && printf '{"verb": "%s", "body": {%s}}' "$1" "${2:-}" >end; }
 finish() { # the job has ended: what its exit code means
-  tail -c 2000 err | tr -d '\000' | jq -Rs --arg code "$(cat code)" --rawfile out out '
+  tail -c 2000 err | tr -d '\000' | jq -Rs --arg code "$(head -n 1 code)" --rawfile out out '
     if $code == "0" then {verb: "complete", body: {output: ($out | try fromjson catch ($out | rtrimstr("\n"))), start: true}}
-    else {verb: "fail", body: {kind: (if $code == "75" then "transient" else "execution_error" end), start: true,
-      message: "exit code \($code): \(.)", on_secret: "redact"}} end' >end && job='' && : >code
+    else {verb: "fail", body: {kind: ({"75": "transient", timeout: "timeout"}[$code] // "execution_error"), start: true,
+      message: (if $code == "timeout" then "max_duration_ms is over" else "exit code \($code): \(.)" end), on_secret: "redact"}} end' >end && job='' && : >code
 }
 exchange() { # one round trip: beat and renew, deliver an outcome, take work where there is room for it
   now && sent=$now request=${request:-$(cat /proc/sys/kernel/random/uuid)} && [ -z "$job$leaving" ] && want=$request || want=''
@@ -73,7 +74,6 @@ exchange() { # one round trip: beat and renew, deliver an outcome, take work whe
 }
 register true
 while now && [ -z "$leaving" ] || { [ -s claim ] && [ "$now" -lt $((leaving + 30000)) ]; }; do
-  if [ -n "$job" ] && { [ "$now" -ge "$give_up" ] || [ "$now" -ge $((${leaving:-$now} + 25000)) ]; }; then stop release; fi
-  if [ -s code ]; then finish; fi
+  if [ -s code ]; then finish; elif [ -n "$job" ] && { [ "$now" -ge "$give_up" ] || [ "$now" -ge $((${leaving:-$now} + 25000)) ]; }; then stop release; fi
   if [ "$now" -lt "$hold" ] || { [ -n "$job" ] && [ "$now" -lt "$due" ]; }; then sleep 0.1; else exchange; fi
 done; exit 0

@@ -101,10 +101,10 @@ class Admission:
             return True
         return self._held.get(tenant, 0) >= self._kept and not self.alone(tenant)
 
-    def alone(self, tenant: str) -> bool:
-        """Whether no other tenant called within PRESENT_S."""
+    def alone(self, tenant: str, for_s: float = PRESENT_S) -> bool:
+        """Whether no other tenant called for this long."""
         others_s = self._others_asked_s if tenant == self._asking else self._asked_s
-        return self._elapsed_s() - others_s > PRESENT_S
+        return self._elapsed_s() - others_s > for_s
 
     def take(self, *, keep_alive: bool, tenant: str = "") -> "Permit":
         """One permit, at once. Refuses SERVICE_OVERLOADED (committed: false)."""

@@ -295,10 +295,9 @@ class Request:
         tenants: tuple[str, ...] = getattr(self.caller, "tenants", ())
         return tenants[0] if len(tenants) == 1 else ""
 
-    @property
-    def alone(self) -> bool:
-        """Whether only callers of this tenant called of late: nobody else waits behind it."""
-        return self._admission.alone(self.tenant)
+    def alone(self, for_s: float) -> bool:
+        """Whether no caller of another tenant has called for this long."""
+        return self._admission.alone(self.tenant, for_s)
 
     @property
     def crowded(self) -> bool:

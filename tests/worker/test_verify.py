@@ -45,6 +45,7 @@ FAULTS = {
             "register": "next: register",
             "drain": "next: stop",
             "takeover": "next: stop",
+            "policy": "ignored runtime_policy",
         },
         ("begins",),
     ),
@@ -59,7 +60,6 @@ FAULTS = {
         },
         ("begins", "fence", "drain"),
     ),
-    "Unbounded": ({"policy": "ignored runtime_policy"}, ("begins",)),
 }
 
 
@@ -135,7 +135,14 @@ def test_a_worker_that_ships_with_feltd_passes_everything(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name",
+    # One that is wrong in most ways each time; the others are long runs.
+    [
+        pytest.param(name, marks=() if name == "IgnoresNext" else pytest.mark.soak)
+        for name in FAULTS
+    ],
+)
 def test_a_wrong_worker_fails_where_it_is_wrong(verified: Verifications, name: str) -> None:
     where, _passes = FAULTS[name]
 

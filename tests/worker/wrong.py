@@ -10,7 +10,10 @@ from feltd.worker.alone import Job, Refused, Worker
 
 
 class IgnoresNext(Worker):
-    """Tries again, whatever a refusal says."""
+    """Tries again, whatever a refusal says, and runs work whatever its runtime_policy says."""
+
+    def begin(self, claim: dict[str, Any]) -> None:
+        super().begin({**claim, "runtime_policy": {"max_duration_ms": 3_600_000}})
 
     def obey(self, refused: Refused) -> None:
         refused.pause()
@@ -64,14 +67,7 @@ class Careless(Worker):
             signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
 
-class Unbounded(Worker):
-    """Runs whatever it is given, without a look at the runtime_policy."""
-
-    def begin(self, claim: dict[str, Any]) -> None:
-        super().begin({**claim, "runtime_policy": {"max_duration_ms": 3_600_000}})
-
-
-WAYS = {one.__name__: one for one in (IgnoresNext, GoesOn, Careless, Unbounded)}
+WAYS = {one.__name__: one for one in (IgnoresNext, GoesOn, Careless)}
 
 if __name__ == "__main__":
     sys.exit(WAYS[sys.argv[1]](lambda job: alone.run_program(sys.argv[3], job)).run())

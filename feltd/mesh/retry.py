@@ -107,7 +107,11 @@ def delay_ms(policy: Backoff, workload_id: str, spent: int) -> int:
 
 
 def rank(eligible_at_ms: int, priority: int) -> int:
-    """The one number work is ordered by: less is sooner."""
+    """The one number work is ordered by: less is sooner.
+
+    So no flood starves anything: work of priority p goes before all work of
+    priority q > p that became eligible more than (q − p) minutes after it.
+    """
     return eligible_at_ms - priority * PRIORITY_POINT_MS
 
 

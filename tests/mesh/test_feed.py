@@ -15,7 +15,7 @@ from feltd.mesh import cancel, events, feed, promises, requeue, vitals
 from feltd.model.claim import Claim
 from feltd.model.event import Event, Following
 from feltd.model.workload import Cancel, Requeue
-from feltd.store import dialect
+from feltd.store import connect, dialect
 from feltd.store.tx import Tx
 from tests.mesh.rebuilt import WORKLOADS, Rebuilt, stored
 from tests.mesh.workloads.stories import refusal
@@ -159,6 +159,9 @@ def test_numbers_do_not_come_again_when_one_file_is_put_back_twice(mesh: Mesh) -
     image = mesh.conn.serialize()
     seen: list[int] = []
     for run in (1, 2):
+        # A start opens the file anew: statements of before know nothing of it.
+        mesh.conn.close()
+        mesh.conn = connect.memory()
         mesh.conn.deserialize(image)
         floor = mesh.now.wall_ms * 1_000 + run * 2**20
         mesh.run(lambda tx, _, now, floor=floor: dialect.raise_sequence(tx, "claims", floor))

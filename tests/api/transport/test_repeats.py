@@ -12,7 +12,9 @@ from tests.daemon.running import Daemon, Edge, create, people
 OWN_KEY = {
     *("create_workload", "create_workloads", "register_worker", "heartbeat", "reconcile"),
     *("pull", "exchange", "claim"),
-    *("start", "renew", "checkpoint", "complete", "fail", "release"),
+    *("start", "renew", "checkpoint", "complete", "fail", "release", "create_pool"),
+    # These ask, or raise a mark that stands already.
+    *("validate", "fence", "try_placement"),
 }
 
 
@@ -30,12 +32,22 @@ def test_a_post_without_a_key_of_its_own_is_answered_alike(daemon: Daemon) -> No
     kept = ("subject", "tenant_id", "application_id", "capabilities", "expires_at_ms")
     key_id = daemon.post("/v1/keys", {"name": "k", "tenants": ["acme"]})["key_id"]
     at = f"/v1/workers/{edge.id}"
+    create(daemon, mesh, "grouped", group="g")
+    create(daemon, mesh, "waiting")
+    bulk = {"action": "cancel", "filter": {"tenant_id": "t", "state": "READY"}}
+    hold = {"scope": "tenant", "tenant_id": "t", "reason": "r"}
     # In the order in which each finds something to do.
     calls: list[tuple[str, str, dict[str, Any], str]] = [
         ("log", f"/v1/workloads/{claim['workload_id']}/log", {**lines, "lines": ["x"]}, edge.key),
         ("evict", f"/v1/claims/{claim['claim_id']}/evict", {"reason": "r"}, ""),
         ("requeue", f"/v1/workloads/{dead}/requeue", {}, ""),
         ("cancel", f"/v1/workloads/{dead}/cancel", {}, ""),
+        ("seal_group", "/v1/groups/g/seal?tenant_id=t", {}, ""),
+        ("cancel_group", "/v1/groups/g/cancel?tenant_id=t", {}, ""),
+        ("change_workloads", "/v1/workloads/bulk", bulk, ""),
+        ("place_hold", "/v1/holds", hold, ""),
+        ("quarantine", f"{at}/quarantine", {"reason": "r"}, ""),
+        ("unquarantine", f"{at}/unquarantine", {}, ""),
         ("drain", f"{at}/drain", {}, ""),
         ("resume", f"{at}/resume", {}, ""),
         ("transition", f"{at}/transition", {"to": "OFFLINE"}, ""),

@@ -39,11 +39,6 @@ def claim_that_is_valid_past_its_lease() -> Patches:
     return [patch.object(fences, "_holds", holds)]
 
 
-def given_work_that_is_never_taken_note_of() -> Patches:
-    """A worker names the claim, and is told of it again and again."""
-    return [patch.object(assigned, "named", lambda *_: None)]
-
-
 def given_work_that_nobody_hears_of() -> Patches:
     """It waits for its lease to end."""
     return [patch.object(assigned, "waiting", lambda *_: [])]
@@ -63,7 +58,6 @@ MUTATIONS: tuple[Callable[[], Patches], ...] = (
     fence_that_lets_older_claims_write,
     fence_for_any_number,
     claim_that_is_valid_past_its_lease,
-    given_work_that_is_never_taken_note_of,
     given_work_that_nobody_hears_of,
     choice_that_is_not_kept_as_it_was_made,
 )

@@ -90,9 +90,7 @@ def test_a_time_is_not_called_milliseconds(local: Typed) -> None:
 
 def test_waiting_work_says_what_it_waits_for(local: Typed) -> None:
     job = local.ok("workload", "create", "nobodys", *OF).strip()
-    assert "a worker: none has taken it yet, see feltd why" in local.ok(
-        "workload", "show", job
-    )
+    assert "a worker: none has taken it yet, see feltd why" in local.ok("workload", "show", job)
     later = local.ok("workload", "create", "nobodys", *OF, "--after", "1h").strip()
     assert "waits for\tits not_before: " in local.ok("workload", "show", later)
     local.ok("workload", "cancel", job)

@@ -157,9 +157,10 @@ class Wire:
         after_s = self.fault.sheds(call)
         if after_s is not None:
             call.status, call.answer = 503, msgspec.json.decode(SHED)
+            # Before it is sent: nobody who waits from when he has it comes too early by this.
+            call.answered_s = time.monotonic()
             writer.write(_head(503, len(SHED), f"retry-after: {after_s}\r\n") + SHED)
             await writer.drain()
-            call.answered_s = time.monotonic()
             return False
         changed = self.fault.there(call)
         sent = raw if changed is None else msgspec.json.encode(changed)

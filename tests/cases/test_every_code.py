@@ -262,7 +262,7 @@ def a_lock(folder: Path, told: Told) -> None:
             "STORAGE_BUSY", daemon.call("POST", "/v1/keys", {"name": "k", "tenants": ["t"]})
         )
         told.expect("STORAGE_PROBE_FAILED", daemon.call("GET", "/v1/readiness"))
-        # Who joins a write that is nearly given up is told of the lock; who begins one, of the stall.
+        # Who joins a write nearly given up is told of the lock; who begins one, of the stall.
         until_s = time.monotonic() + PATIENCE_S
         ready = daemon.call("GET", "/health/ready")
         while ready.body.get("code") != "STORAGE_STALLED" and time.monotonic() < until_s:

@@ -210,6 +210,7 @@ def test_a_call_that_came_too_late_changed_nothing_and_one_that_began_is_answere
         begun = thread.submit(post, "begun")
         while "feltd_in_flight 1.0" not in daemon.get("/metrics"):
             time.sleep(0.01)
+        time.sleep(0.3)  # past its deadline: by now it has begun, or is refused
         late = post("late")
         first = begun.result()
 

@@ -246,6 +246,7 @@ def too_many(folder: Path, told: Told) -> None:
         while "feltd_in_flight 1.0" not in daemon.get("/metrics"):
             time.sleep(0.01)
         told.expect("SERVICE_OVERLOADED", daemon.call("POST", "/v1/keys", body))
+        time.sleep(0.3)  # its write has begun
         os.kill(daemon.pid, signal.SIGTERM)
         caller.join(PATIENCE_S)
         told.expect("OUTCOME_UNKNOWN", held[0])

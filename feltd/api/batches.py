@@ -1,8 +1,9 @@
 """Many workloads in one call, so that neither the loop nor the writer is long in one tenant's hand.
 
 Items that stand each for itself go to the writer in slices, each an operation of its own, and the
-next is read only when the last is on disk: between two, others have their turn. An atomic batch is
-one operation, as long as it is; only reading it makes room for others.
+next is read only when the last is on disk: between two, others have their turn, and while there are
+others the writer rests from this tenant's batches at least half of the time. An atomic batch is one
+operation, as long as it is; the rest after it is longer.
 """
 
 import asyncio
@@ -34,9 +35,11 @@ from feltd.model.workload import (
 from feltd.store.trouble import never_begun
 
 INVALID = "WORKLOAD_INVALID"
-#: Items of one operation while other tenants call: 1 to 3 ms of the writer, the wait of whoever
+#: Items of one operation while other tenants call: about 1 ms of the writer, the wait of whoever
 #: comes next. Each slice is a commit.
-SLICE_ITEMS = 32
+SLICE_ITEMS = 8
+#: Rest after an operation while other tenants call, in times of what it took.
+REST, ATOMIC_REST = 1, 4
 #: The same when no other tenant has called for ALONE_S: a batch takes half the time of small ones;
 #: who comes then waits for one such slice, up to 25 ms, and from then on for small ones.
 ALONE_ITEMS = 250
@@ -150,13 +153,18 @@ def _unmade(refused: Refused, sliced: int, left: int) -> list[Refusal]:
 
 
 async def _submit(request: Request, items: Items, atomic: bool, until_s: float) -> BatchAnswer:
+    """One operation, and the rest that others have of it before this tenant's next."""
     ask = Ask(caller=request.caller, body=Batch(items, atomic), fresh=fresh.text())
+    began_s = time.monotonic()
     answer: BatchAnswer = await request.app.writer.submit(
         creation.create_batch,
         ask,
         tenant=request.tenant,
-        deadline_ms=max(1, int((until_s - time.monotonic()) * 1_000)),
+        bulk=True,
+        deadline_ms=max(1, int((until_s - began_s) * 1_000)),
     )
+    if not request.alone(ALONE_S):
+        await asyncio.sleep((time.monotonic() - began_s) * (ATOMIC_REST if atomic else REST))
     return answer
 
 

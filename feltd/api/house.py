@@ -18,6 +18,9 @@ from feltd.api.listen import ServerSettings
 LOCAL_CONNECTIONS_MAX = 128
 #: Written at once; a client has the drain deadline for each such piece, so a slow line suffices.
 PIECE_BYTES = 64 * 1024
+#: A received piece above this waits for its turn: it takes up to half a millisecond to go through.
+SMALL_PIECE_BYTES = 8 * 1024
+LARGE_BYTES_A_S = 32 * 1024 * 1024
 #: Below this nothing needs draining: it is asyncio's own low-water mark.
 UNSENT_BYTES = 16 * 1024
 #: After a refused body: how long it is read and thrown away, so that the answer arrives before
@@ -146,6 +149,7 @@ class House:
         self._lines: set[Line] = set()
         self._addresses: Counter[str] = Counter()
         self._local = 0
+        self._pieces = asyncio.Lock()
 
     @property
     def connections(self) -> int:
@@ -178,6 +182,16 @@ class House:
             self._addresses[address] -= 1
             if not self._addresses[address]:
                 del self._addresses[address]
+
+    async def turn(self, received_bytes: int) -> None:
+        """Before looking at what came: large pieces go on one at a time, with rests.
+
+        A small call then waits for one piece, not for one of each connection that uploads.
+        """
+        if received_bytes > SMALL_PIECE_BYTES:
+            await self._pieces.acquire()
+            rest_s = received_bytes / LARGE_BYTES_A_S
+            asyncio.get_running_loop().call_later(rest_s, self._pieces.release)
 
     async def end_accepting(self, fd: int | None) -> None:
         """After the stop: begin what asyncio has accepted, before the listener `fd` is closed.

@@ -118,7 +118,7 @@ class Batch:
         until_s = started_s + BATCH_S_MAX
         shared_until_s = started_s + BATCH_S_MAX * SHARED_PART
         while len(self.operations) < OPERATIONS_MAX and started_s < until_s:
-            operation = lanes.take()
+            operation = lanes.take(opening=not self.operations)
             if operation is None:
                 return
             if not operation.start():

@@ -3,7 +3,8 @@
 The event loop adds at one end, the writer thread takes at the other; both sides meet only in a
 deque's append and popleft, and in the one try at an operation's turn, so neither ever waits for
 the other. Keep-alive calls go before the rest, yet not without end: a quarter of the turns stays
-for the rest. Within each lane tenants take turns.
+for the rest. Bulk comes last and opens a batch of its own, yet one batch in four is for it. Within
+each lane tenants take turns.
 """
 
 from asyncio import Future
@@ -18,6 +19,8 @@ from feltd.store.tx import Tx
 #: Keep-alive calls in a row while others wait. Without a bound, workers that complete and claim in
 #: one keep-alive exchange after another would leave no turn to whoever only asks for work.
 KEEP_ALIVE_RUN_MAX = 3
+#: Batches in a row without bulk while bulk waits.
+BULK_SKIPPED_MAX = 3
 
 
 class Operation:
@@ -29,6 +32,7 @@ class Operation:
     __slots__ = (
         "_turn",
         "answer",
+        "bulk",
         "cmd",
         "future",
         "keep_alive",
@@ -48,6 +52,7 @@ class Operation:
         keep_alive: bool,
         tenant: str,
         submitted_s: float,
+        bulk: bool = False,
     ) -> None:
         self.rule = rule
         self.cmd = cmd
@@ -55,6 +60,7 @@ class Operation:
         self.keep_alive = keep_alive
         self.tenant = tenant
         self.submitted_s = submitted_s
+        self.bulk = bulk
         self._turn = Lock()
         self.answer: object = None
         self.refusal: BaseException | None = None
@@ -102,14 +108,16 @@ class Lane:
 
 
 class Lanes:
-    """Both lanes and the inbox before them. `add` is the loop's, `take` the writer thread's."""
+    """The lanes and the inbox before them. `add` is the loop's, `take` the writer thread's."""
 
     def __init__(self) -> None:
         self.inbox: deque[Operation] = deque()
         self.sorted = 0
         self._first = Lane()
         self._rest = Lane()
+        self._bulk = Lane()
         self._run = 0
+        self._skipped = 0
 
     def __len__(self) -> int:
         """How many wait, given-up ones included until their turn comes."""
@@ -119,19 +127,38 @@ class Lanes:
         """Put an operation last."""
         self.inbox.append(operation)
 
-    def take(self) -> Operation | None:
-        """The operation whose turn it is, or None when none waits."""
+    def take(self, opening: bool = True) -> Operation | None:
+        """The operation whose turn it is, or None when none waits that may come now.
+
+        `opening`: it is the first of a batch. Bulk is never anything else, so that nobody's
+        answer waits for bulk that came behind him.
+        """
         while self.inbox:
             operation = self.inbox.popleft()
-            (self._first if operation.keep_alive else self._rest).add(operation)
+            self._lane_of(operation).add(operation)
             self.sorted += 1
-        taken = self._rest.take() if self._run >= KEEP_ALIVE_RUN_MAX else None
+        taken = self._next(opening)
         if taken is not None:
-            self._run = 0
-        else:
+            self.sorted -= 1
+        return taken
+
+    def _lane_of(self, operation: Operation) -> Lane:
+        if operation.keep_alive:
+            return self._first
+        return self._bulk if operation.bulk else self._rest
+
+    def _next(self, opening: bool) -> Operation | None:
+        taken = None
+        if opening and self._skipped >= BULK_SKIPPED_MAX:
+            taken = self._bulk.take()
+        if taken is None and self._run >= KEEP_ALIVE_RUN_MAX:
+            taken = self._rest.take()
+            self._run = 0 if taken is not None else self._run
+        if taken is None:
             taken = self._first.take()
             self._run = 0 if taken is None else self._run + 1
             taken = taken or self._rest.take()
-        if taken is not None:
-            self.sorted -= 1
+        if opening:
+            taken = taken or self._bulk.take()
+            self._skipped = 0 if taken is None or taken.bulk else self._skipped + 1
         return taken

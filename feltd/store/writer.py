@@ -123,10 +123,13 @@ class Writer:
         cmd: C,
         *,
         keep_alive: bool = False,
+        bulk: bool = False,
         tenant: str = "",
         deadline_ms: int | None = None,
     ) -> R:
         """Run `op(tx, cmd, now)` in the next batch; its answer, once that is on disk.
+
+        `keep_alive` goes before other operations, `bulk` after them and first in its batch.
 
         `deadline_ms` counts from now. Not started by then: the operation is removed and
         SERVICE_OVERLOADED refused; started: OUTCOME_UNKNOWN five seconds later, while it runs on.
@@ -140,7 +143,7 @@ class Writer:
             raise halted(self.broken)
         loop = self._loop
         operation = Operation(
-            op, cmd, loop.create_future(), keep_alive, tenant, time.perf_counter()
+            op, cmd, loop.create_future(), keep_alive, tenant, time.perf_counter(), bulk
         )
         self.waiting += 1
         self._lanes.add(operation)

@@ -16,12 +16,12 @@ from feltd.mesh import (
     attempts,
     authority,
     claims,
-    creation,
     demands,
     dependencies,
     drain,
     fence,
     gates,
+    intake,
     lanes,
     ledger,
     outcomes,
@@ -251,7 +251,7 @@ def cancel_is_forgotten() -> Patches:
 
 def any_body_for_a_key() -> Patches:
     """An idempotency key answers with its workload whatever is asked."""
-    return [patch.object(creation, "body_digest", lambda *_: "same")]
+    return [patch.object(intake, "body_digest", lambda *_: "same")]
 
 
 def other_tenants_are_seen() -> Patches:

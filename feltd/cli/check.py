@@ -8,7 +8,7 @@ import click
 
 from feltd.cli.output import Examples, json_option, say_json
 from feltd.daemon.place import no_database
-from feltd.mesh import promises
+from feltd.state import promises
 from feltd.store import migrate, sidecar
 from feltd.store.connect import open_local, unusable
 from feltd.store.tx import Tx

@@ -16,7 +16,8 @@ from feltd.daemon.auditfile import AuditFile
 from feltd.errors import Refused
 from feltd.identity import keys
 from feltd.keeper import Chore, Entry, rules
-from feltd.mesh import ledger, promises
+from feltd.mesh import ledger
+from feltd.state import promises
 from feltd.store.lock import LockHeld
 from feltd.store.tx import Tx
 

@@ -5,7 +5,7 @@ transaction, so that they run beside a live daemon. Promises about what was answ
 no row to ask and are kept by tests alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from feltd.identity import audit
@@ -141,7 +141,8 @@ SELECT max(c.fencing_token) AS fencing_token
 """
 
 
-def _in_order(one: Promise) -> tuple[bool, int]:
+def in_order(one: Promise) -> tuple[bool, int]:
+    """I1, I2 … by their numbers, then those that have names."""
     number = one.id.removeprefix("I")
     return not number.isdigit(), int(number) if number.isdigit() else 0
 
@@ -160,7 +161,7 @@ PROMISES = sorted(
         Promise("POOLS", "a pool lists workers of its own alone", POOLS_LIST_THEIR_OWN),
         Promise("JSON", "what is stored as JSON can be read", STORED_JSON_READS),
     ),
-    key=_in_order,
+    key=in_order,
 )
 
 
@@ -193,14 +194,16 @@ def says(promise_id: str) -> str:
     return {one.id: one.says for one in PROMISES}.get(promise_id) or promised.SAYS[promise_id]
 
 
-def ask(tx: Tx, mark_commit_seq: int | None = None) -> list[Broken]:
+def ask(
+    tx: Tx, mark_commit_seq: int | None = None, asked: Sequence[Promise] = PROMISES
+) -> list[Broken]:
     """Every broken promise that a query can find; empty when all hold.
 
-    `mark_commit_seq` is the commit number the sidecar remembers, None without one. The audit
-    chain is walked by `walk`.
+    `mark_commit_seq` is the commit number the sidecar remembers, None without one; `asked` are
+    the promises with a query, here those of the mesh. The audit chain is walked by `walk`.
     """
     found = []
-    for one in PROMISES:
+    for one in asked:
         try:
             rows = [row for row in tx.rows(one.sql) if _breaks(one, row)]
         except dialect.UNREADABLE as error:

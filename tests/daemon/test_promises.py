@@ -7,7 +7,8 @@ import pytest
 
 from feltd.clock import Now
 from feltd.identity import bearer
-from feltd.mesh import events, ledger, promises
+from feltd.mesh import events, ledger
+from feltd.state import promises
 from feltd.store import connect, dialect, migrate
 from feltd.store.tx import Tx
 from tests.store.test_schema_edges import claim, shape, worker, workload

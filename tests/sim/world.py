@@ -19,8 +19,9 @@ from feltd.daemon import start
 from feltd.daemon.marks import CEILING_ROOM
 from feltd.errors import Refused
 from feltd.keeper import SLICES_MAX, rules
-from feltd.mesh import events, ledger, promises, vitals
+from feltd.mesh import events, ledger, vitals
 from feltd.model.base import Ask
+from feltd.state import promises
 from feltd.store import batch as store_batch
 from feltd.store.batch import Batch
 from feltd.store.connect import memory

@@ -5,10 +5,10 @@ may need several queries; it is told once. Nothing here writes.
 """
 
 from feltd.mesh import promises as of_mesh
-from feltd.mesh.promises import START, Broken, Link, walk
+from feltd.mesh.promises import SHOWN_MAX, START, Broken, Link, walk
 from feltd.store.tx import Tx
 
-__all__ = ["PROMISES", "START", "Broken", "Link", "ask", "ids", "says", "walk"]
+__all__ = ["PROMISES", "SHOWN_MAX", "START", "Broken", "Link", "ask", "ids", "says", "walk"]
 
 PROMISES = sorted((*of_mesh.PROMISES,), key=of_mesh.in_order)
 

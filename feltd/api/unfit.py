@@ -5,6 +5,7 @@ and the words that fit are named. Called for refusals only; it never decides wha
 """
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from functools import cache
 from typing import Any, get_args
 
@@ -34,16 +35,27 @@ _PATTERNS = {
     for kind, words in _WORDS.items()
 }
 _NOT_A_WORD = "Invalid enum value"
+NO_MEMBER = "no such member"
+MEMBERS_TOLD_MAX = 10
 
 
-def plainly(detail: str, shape: Any, steps: Sequence[str]) -> str:
-    """msgspec's `detail` about the member at `steps` of `shape`, with what would fit."""
+def plainly(detail: str, shape: Any, steps: Sequence[str], pointer: str) -> str:
+    """msgspec's `detail` about the member at `steps` of `shape`, with what would fit.
+
+    `pointer` ends in the name that was sent; of many members only those like it are named.
+    """
     if detail in _PATTERNS:
         return _PATTERNS[detail]
     if detail.startswith(_NOT_A_WORD):
         words = [str(one) for kind in _kinds_at(shape, steps) for one in _words(kind)]
         if words:
             return f"{detail}: one of {', '.join(words)}"
+    if detail == NO_MEMBER:
+        names = [name for kind in _kinds_at(shape, steps) for name in _members(kind)]
+        if len(names) > MEMBERS_TOLD_MAX:
+            names = get_close_matches(pointer.rpartition("/")[2], names, cutoff=0.5)
+        if names:
+            return f"{detail}; there is {', '.join(dict.fromkeys(names))}"
     return detail
 
 
@@ -81,3 +93,9 @@ def _inside(kind: inspect.Type, step: str) -> Iterator[inspect.Type]:
 
 def _words(kind: inspect.Type) -> Sequence[Any]:
     return kind.values if isinstance(kind, inspect.LiteralType) else ()
+
+
+def _members(kind: inspect.Type) -> Sequence[str]:
+    if isinstance(kind, inspect.StructType):
+        return [field.encode_name for field in kind.fields]
+    return ()

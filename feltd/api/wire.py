@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from feltd.api.unfit import plainly
+from feltd.api.unfit import NO_MEMBER, plainly
 from feltd.errors import Refused
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ def query(scope: Any, shape: type[T]) -> T:
         return msgspec.convert(found, shape, strict=False)
     except msgspec.ValidationError as unfit:
         place, detail, steps = _read_message(str(unfit))
-        raise invalid("REQUEST_INVALID", place, plainly(detail, shape, steps)) from None
+        raise invalid("REQUEST_INVALID", place, plainly(detail, shape, steps, place)) from None
 
 
 def query_pairs(raw: bytes) -> list[tuple[str, str]]:
@@ -241,7 +241,7 @@ def _second_reading(body: bytes, shape: type[T], unfit: Exception, code: str) ->
         pass  # a number out of range is still JSON: it does not fit
     except _UNREADABLE as unreadable:
         raise _malformed(unreadable) from None
-    raise invalid(code, place, plainly(detail, shape, steps))
+    raise invalid(code, place, plainly(detail, shape, steps, place))
 
 
 def _key_meant(value: Any, shape: Any, said: str, steps: Sequence[str]) -> str | None:
@@ -303,7 +303,7 @@ def _read_message(message: str, key: str | None = None) -> tuple[str, str, list[
     told = [key if step == KEY else step for step in steps]
     pointer = "".join("/" + _escaped(step) for step in told if step is not None)
     if named := _UNKNOWN.match(what):
-        return f"{pointer}/{_escaped(named[1])}", "no such member", steps
+        return f"{pointer}/{_escaped(named[1])}", NO_MEMBER, steps
     if named := _MISSING.match(what):
         return f"{pointer}/{_escaped(named[1])}", "is required", steps
     return pointer, what, steps

@@ -1,7 +1,8 @@
 """`python -m tests.bench [--quick]`: what feltd costs on this machine, as ratios within one run.
 
 With `--depth` only what a pull costs in a crowd (see depth.py), with `--fairness` only what one
-tenant's flood costs another's claims (see fairness.py); both end 1 when that is too much.
+tenant's flood costs another's claims (see fairness.py), with `--state` only what a long log of
+changes costs (see state.py); each ends 1 when that is too much.
 
 Client and daemon share the machine, the disk is the real one: compare lines of one run only. Each
 line also says what it is of the bare HTTP floor at the same number of clients.
@@ -13,7 +14,7 @@ import platform
 import sqlite3
 import sys
 
-from tests.bench import cycles, depth, fairness
+from tests.bench import cycles, depth, fairness, state
 from tests.bench.cycles import Figure
 from tests.bench.machine import Daemon
 
@@ -83,7 +84,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="whole runs (default 1)")
     parser.add_argument("--depth", action="store_true", help="only what a pull costs in a crowd")
     parser.add_argument("--fairness", action="store_true", help="only what a flood costs others")
+    parser.add_argument("--state", action="store_true", help="only what a long log costs")
+    parser.add_argument("--rows", type=int, default=state.DEEP, help="changes in the long log")
     given = parser.parse_args()
+    if given.state:
+        good = asyncio.run(state.run(given.rows, 3 if given.quick else state.ROUNDS))
+        sys.exit(0 if good else 1)
     if given.fairness:
         good = asyncio.run(fairness.run(2 if given.quick else fairness.ROUNDS))
         sys.exit(0 if good else 1)

@@ -29,4 +29,4 @@ def test_counting_live_claims_never_walks_through_ended_ones(mesh: Mesh) -> None
         steps = mesh.conn.execute("EXPLAIN QUERY PLAN " + statement, params).fetchall()
         counting = [step["detail"] for step in steps if " c USING" in step["detail"]]
         assert any("claims_live_of_worker" in step for step in counting), counting
-        assert not any("claims_ended_of_worker" in step for step in counting), counting
+        assert not any("claims_of_worker" in step for step in counting), counting

@@ -138,6 +138,14 @@ CREATE INDEX triggers_retrying ON triggers (retry_at_ms, tenant_id, trigger_id) 
 CREATE INDEX triggers_by_instant ON triggers (next_at_ms, tenant_id, trigger_id) WHERE next_at_ms IS NOT NULL;
 CREATE INDEX triggers_of_grant ON triggers (authorization_grant_id) WHERE authorization_grant_id IS NOT NULL;
 
+-- Triggers that were deleted, the newest of each tenant, so that a repeat is told from a made-up id.
+CREATE TABLE deleted_triggers (
+  tenant_id     TEXT    NOT NULL,              -- with trigger_id: which trigger
+  trigger_id    TEXT    NOT NULL,              -- may be defined again; then it is none of these
+  deleted_at_ms INTEGER NOT NULL,              -- lease time
+  PRIMARY KEY (tenant_id, trigger_id)
+) STRICT, WITHOUT ROWID;
+
 -- A row: this change was handed to this trigger. It is written with the workload and the cursor.
 CREATE TABLE trigger_firings (
   tenant_id      TEXT    NOT NULL,             -- of trigger and change

@@ -217,6 +217,37 @@ EXPLANATIONS: dict[str, Explanation] = {
         "asked for than the caller holds.",
         "Use a key that holds the scope named in the detail.",
     ),
+    "RECORD_NOT_FOUND": Explanation(
+        "The tenant has no record of this id in the collection: it was never made, was deleted, "
+        "or is another tenant's.",
+        "Make it with PUT, or list the records of the collection.",
+    ),
+    "RECORD_CONFLICT": Explanation(
+        "If-Match, If-None-Match or if_version names another state of the record than it is in; "
+        "`version` is the one it has, null where it is not there. In a transaction `errors` points "
+        "at the mutation, and nothing of it was done.",
+        "Read the record again, decide anew, and write with the version you then have.",
+    ),
+    "RECORD_INVALID": Explanation(
+        "The value, a name, a header or a member does not fit; `errors` points at each. A value "
+        "takes at most 256 KiB as stored, in _flow_capabilities 1 MiB.",
+        "Correct what is named and send the call again.",
+    ),
+    "CONSUMER_NOT_FOUND": Explanation(
+        "The tenant has no consumer of this name: it never acknowledged, was deleted, or is "
+        "another tenant's.",
+        "Begin one with PUT /v1/consumers/{name} and the number it has read to.",
+    ),
+    "CONSUMER_BEHIND": Explanation(
+        "The number is lower than one acknowledged before, `ack`: a late reply, or two readers "
+        "under one name.",
+        "Go on from `ack`; to read again what was done, delete the consumer and begin it anew.",
+    ),
+    "CHANGES_COMPACTED": Explanation(
+        "The log of changes begins at `oldest` by now, or ends at `head`, below the number: then "
+        "an earlier state of the database was put back.",
+        "Read the records themselves once, then go on from `head` as it was before you read.",
+    ),
     "EVENTS_COMPACTED": Explanation(
         "Retention took events that the reader had not seen, or `after` lies past `head` because "
         "the database was put back to an earlier state.",

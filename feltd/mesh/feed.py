@@ -2,7 +2,8 @@
 
 Events are numbered by the one writer and seen only once committed, so a reader that goes on behind
 the last number it saw misses nothing. Everything here only reads. What retention has taken lies
-below the oldest row that is left: a reader that stands there is told so, never moved on silently.
+below the floor, or the oldest row that is left: a reader that stands there is told so, never moved
+on silently.
 """
 
 from collections.abc import Iterator
@@ -24,12 +25,14 @@ BOUNDS = """
 SELECT l.sealed_seq AS head,
        coalesce((SELECT e.seq
                    FROM events e
+                  WHERE e.seq > f.seq
                   ORDER BY e.seq
                   LIMIT 1), l.sealed_seq + 1) AS oldest,
        EXISTS (SELECT 1
                  FROM events e
                 WHERE e.seq = :after) AS known
   FROM ledger l
+  JOIN floors f ON f.name = 'events'
  WHERE l.id = 1
 """
 

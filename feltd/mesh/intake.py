@@ -238,6 +238,8 @@ def _store(intake: Intake, row: dict[str, Any], standing: parents.Standing) -> N
     row["failure_kind"] = "dependency_failed" if failed else None
     row["failure_message"] = standing.failed
     made = tx.rows(CREATE, row)[0]
+    if row["dependencies"] != "[]":
+        parents.keep(tx, made["seq"], row["tenant_id"], row["dependencies"])
     if standing.waits:
         parents.register(tx, made["seq"], standing)
     if row["timeouts"] != deadlines.NONE:

@@ -2,7 +2,8 @@
 
 A dependency names what already is, so no cycle can form. Another tenant's workload or group answers
 exactly as one made up. A row of dependency_waits stands for each unfinished parent of a PENDING
-child and for nothing else.
+child and for nothing else; one of dependency_edges for each parent, finished or not, for as long as
+the child may run: what it reads is not cleared away under it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -58,6 +59,16 @@ UPDATE workloads
  WHERE awaited = 0
    AND workload_id IN (SELECT n.workload_id
                          FROM named n)
+"""
+
+NAME_PARENTS = """
+INSERT INTO dependency_edges (parent, child_seq)
+SELECT DISTINCT CASE WHEN j.value GLOB 'group:*'
+                     THEN 'group:' || :tenant_id || '/' || substr(j.value, 7)
+                     ELSE j.value
+                END,
+       :child_seq
+  FROM json_each(:dependencies) j
 """
 
 WAIT_FOR_GROUP = """
@@ -139,6 +150,17 @@ def register(tx: Tx, child_seq: int, standing: Standing) -> None:
     for parent in standing.waits:
         if parent.startswith(GROUP_PREFIX):
             tx.change(WAIT_FOR_GROUP, {"parent": parent, "child_seq": child_seq})
+
+
+def keep(tx: Tx, child_seq: int, tenant_id: str, dependencies: str) -> None:
+    """Have everything that a workload names (JSON array) be kept while it may run.
+
+    Its rows are useless once it is COMPLETED or CANCELLED; compaction takes them then.
+    """
+    tx.change(
+        NAME_PARENTS,
+        {"child_seq": child_seq, "tenant_id": tenant_id, "dependencies": dependencies},
+    )
 
 
 def group(tx: Tx, tenant_id: str, name: str) -> Row | None:

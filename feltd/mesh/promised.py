@@ -63,20 +63,26 @@ SELECT w.workload_id, w.fencing_token, max(c.fencing_token) AS newest
 HAVING max(c.fencing_token) <> w.fencing_token
 """
 
+# Of events none is asked for below the floor, where compaction has taken some: who had his claim
+# from there is believed.
 NO_OTHER_CLAIM_WROTE = """
 SELECT e.seq, e.workload_id, e.kind, e.fencing_token
-  FROM events e
- WHERE e.workload_id IS NOT NULL
+  FROM floors f
+  JOIN events e ON e.seq > f.seq
+ WHERE f.name = 'events'
+   AND e.workload_id IS NOT NULL
    AND e.from_state IN ('CLAIMED', 'RUNNING', 'CHECKPOINTED')
    AND e.to_state IS NOT NULL
-   AND e.fencing_token IS NOT (SELECT t.fencing_token
-                                 FROM events t
-                                WHERE t.workload_id = e.workload_id
-                                  AND t.to_state = 'CLAIMED'
-                                  AND t.from_state = 'READY'
-                                  AND t.seq < e.seq
-                                ORDER BY t.seq DESC
-                                LIMIT 1)
+   AND e.fencing_token IS NOT coalesce((SELECT t.fencing_token
+                                          FROM events t
+                                         WHERE t.workload_id = e.workload_id
+                                           AND t.to_state = 'CLAIMED'
+                                           AND t.from_state = 'READY'
+                                           AND t.seq < e.seq
+                                           AND t.seq > f.seq
+                                         ORDER BY t.seq DESC
+                                         LIMIT 1),
+                                       CASE WHEN f.seq > 0 THEN e.fencing_token END)
 """
 
 NONE_PAST_THE_LEASE = """
@@ -91,31 +97,49 @@ SELECT w.workload_id, w.fencing_token, w.state, w.started_at_ms, w.expires_at_ms
    AND w.started_at_ms >= w.expires_at_ms
 """
 
+# Whose events lie below the floor is as its row says; whose tombstone is gone as well had its last
+# event before that one was laid.
 NEVER_LOST = """
 SELECT w.workload_id, w.state, 'is not what its last event says' AS wrong
-  FROM workloads w
- WHERE w.state IS NOT (SELECT e.to_state
-                         FROM events e
-                        WHERE e.workload_id = w.workload_id
-                          AND e.to_state IS NOT NULL
-                        ORDER BY e.seq DESC
-                        LIMIT 1)
+  FROM floors f
+  JOIN workloads w
+  LEFT JOIN events e ON e.seq = (SELECT t.seq
+                                   FROM events t
+                                  WHERE t.workload_id = w.workload_id
+                                    AND t.to_state IS NOT NULL
+                                    AND t.seq > f.seq
+                                  ORDER BY t.seq DESC
+                                  LIMIT 1)
+ WHERE f.name = 'events'
+   AND w.state IS NOT e.to_state
+   AND (e.seq IS NOT NULL OR f.seq = 0 OR w.created_at_ms > f.at_ms)
 UNION ALL
 SELECT w.workload_id, w.state, 'was not created once' AS wrong
-  FROM workloads w
- WHERE 1 <> (SELECT count(*)
+  FROM floors f
+  JOIN workloads w ON f.seq = 0 OR w.created_at_ms > f.at_ms
+ WHERE f.name = 'events'
+   AND 1 <> (SELECT count(*)
                FROM events e
               WHERE e.workload_id = w.workload_id
                 AND e.to_state IS NOT NULL
                 AND ifnull(e.from_state, '') = '')
 UNION ALL
 SELECT e.workload_id, e.to_state, 'is gone' AS wrong
-  FROM events e
- WHERE e.workload_id IS NOT NULL
+  FROM floors f
+  JOIN floors g ON g.name = 'tombstones'
+  JOIN events e ON e.seq > f.seq
+ WHERE f.name = 'events'
+   AND e.workload_id IS NOT NULL
    AND ifnull(e.from_state, '') = ''
    AND e.to_state IS NOT NULL
    AND NOT EXISTS (SELECT 1 FROM workloads w WHERE w.workload_id = e.workload_id)
    AND NOT EXISTS (SELECT 1 FROM tombstones t WHERE t.workload_id = e.workload_id)
+   AND (g.at_ms = 0
+        OR g.at_ms < (SELECT t.at_ms
+                        FROM events t
+                       WHERE t.workload_id = e.workload_id
+                       ORDER BY t.seq DESC
+                       LIMIT 1))
 """
 
 LEGAL_EDGES = """
@@ -124,10 +148,12 @@ SELECT e.seq, e.workload_id, e.from_state, e.to_state, e.before
                t.workload_id,
                ifnull(t.from_state, '') AS from_state,
                t.to_state,
-               ifnull(lag(t.to_state) OVER (PARTITION BY t.workload_id ORDER BY t.seq), '')
-                 AS before
-          FROM events t
-         WHERE t.workload_id IS NOT NULL
+               coalesce(lag(t.to_state) OVER (PARTITION BY t.workload_id ORDER BY t.seq),
+                        CASE WHEN f.seq > 0 THEN t.from_state END, '') AS before
+          FROM floors f
+          JOIN events t ON t.seq > f.seq
+         WHERE f.name = 'events'
+           AND t.workload_id IS NOT NULL
            AND t.to_state IS NOT NULL) e
   LEFT JOIN workload_edges d ON d.from_state = e.from_state AND d.to_state = e.to_state
  WHERE e.from_state <> e.before
@@ -199,23 +225,26 @@ HAVING w.attempts_spent > w.max_attempts
     OR max(c.number) <> w.attempt_number
 """
 
-# Who is brought back from the dead letters waits for no backoff.
+# Who is brought back from the dead letters waits for no backoff; an event tells that he was.
 BACKOFF_KEPT = """
 SELECT b.workload_id, b.fencing_token, b.issued_at_ms, a.retry_at_ms, a.ended_at_ms
-  FROM claims a
+  FROM floors f
+  JOIN claims a
   JOIN claims b ON b.fencing_token = (SELECT min(n.fencing_token)
                                         FROM claims n
                                        WHERE n.workload_id = a.workload_id
                                          AND n.fencing_token > a.fencing_token)
- WHERE a.ended_at_ms IS NULL
-    OR b.issued_at_ms < a.ended_at_ms
-    OR (a.end_state = 'READY'
-        AND b.issued_at_ms < a.retry_at_ms
-        AND NOT EXISTS (SELECT 1
-                          FROM events e
-                         WHERE e.workload_id = a.workload_id
-                           AND e.kind = 'requeue'
-                           AND e.at_ms BETWEEN a.ended_at_ms AND b.issued_at_ms))
+ WHERE f.name = 'events'
+   AND (a.ended_at_ms IS NULL
+        OR b.issued_at_ms < a.ended_at_ms
+        OR (a.end_state = 'READY'
+            AND b.issued_at_ms < a.retry_at_ms
+            AND (f.seq = 0 OR a.ended_at_ms > f.at_ms)
+            AND NOT EXISTS (SELECT 1
+                              FROM events e
+                             WHERE e.workload_id = a.workload_id
+                               AND e.kind = 'requeue'
+                               AND e.at_ms BETWEEN a.ended_at_ms AND b.issued_at_ms)))
 """
 
 NOT_BEFORE_KEPT = """

@@ -95,10 +95,41 @@ SELECT w.workload_id, w.group_name, g.application_id, g.sealed_at_ms
         OR w.created_at_ms > g.sealed_at_ms)
 """
 
+# What has ended as it should needs its parents no more; a dead letter may be brought back.
+PARENTS_ARE_KEPT = """
+SELECT c.workload_id, c.state, e.parent, 'is gone and is still needed' AS wrong
+  FROM dependency_edges e
+  JOIN workloads c ON c.seq = e.child_seq
+ WHERE c.state NOT IN ('COMPLETED', 'CANCELLED')
+   AND CASE WHEN e.parent GLOB 'group:*'
+            THEN NOT EXISTS (SELECT 1
+                               FROM workload_groups g
+                              WHERE g.tenant_id = c.tenant_id
+                                AND e.parent = 'group:' || g.tenant_id || '/' || g.name)
+            ELSE NOT EXISTS (SELECT 1
+                               FROM workloads p
+                              WHERE p.workload_id = e.parent)
+       END
+UNION ALL
+SELECT c.workload_id, c.state, j.value, 'is named and not known to be needed'
+  FROM workloads c
+  JOIN json_each(c.dependencies) j
+ WHERE c.dependencies <> '[]'
+   AND c.state NOT IN ('COMPLETED', 'CANCELLED')
+   AND NOT EXISTS (SELECT 1
+                     FROM dependency_edges e
+                    WHERE e.child_seq = c.seq
+                      AND e.parent = CASE WHEN j.value GLOB 'group:*'
+                                          THEN 'group:' || c.tenant_id || '/' || substr(j.value, 7)
+                                          ELSE j.value
+                                     END)
+"""
+
 WAITS = (
     Promise(
         "WAITS", "what waits has something to wait for, and is told when it ends", WAITS_ARE_TRUE
     ),
+    Promise("NEEDED", "what unfinished work depends on is kept", PARENTS_ARE_KEPT),
     Promise("DEPENDENCIES", "nothing runs before what it depends on", NONE_BEFORE_ITS_DEPENDENCIES),
     Promise(
         "GROUPS", "a group is of one application and takes nothing once sealed", GROUPS_ARE_WHOLE

@@ -1,0 +1,67 @@
+"""Finding a member of a JSON value by a dotted path. Pure and total: no path and no value raises.
+
+A member that is not there is MISSING, which is not null. A whole number indexes an array.
+"""
+
+from typing import Any, Final
+
+#: An array of a record has at most some 100,000 members; a longer number names none of them.
+DIGITS_MAX = 9
+
+
+class Missing:
+    """What stands where nothing is; `MISSING` is the only one."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = Missing()
+
+
+def at(value: Any, steps: tuple[str, ...]) -> Any:
+    """The member at `steps`, MISSING where there is none; without steps the value itself."""
+    for step in steps:
+        if isinstance(value, dict):
+            value = value.get(step, MISSING)
+        elif isinstance(value, list):
+            value = _member(value, step)
+        else:
+            return MISSING
+    return value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal: 1 is 1.0, true is not 1, order of members is nothing.
+
+    Walks with a list of its own, so that no depth of nesting is too much.
+    """
+    waiting = [(one, other)]
+    while waiting:
+        left, right = waiting.pop()
+        if isinstance(left, dict) and isinstance(right, dict):
+            if left.keys() != right.keys():
+                return False
+            waiting += [(member, right[name]) for name, member in left.items()]
+        elif isinstance(left, list) and isinstance(right, list):
+            if len(left) != len(right):
+                return False
+            waiting += zip(left, right, strict=True)
+        elif is_number(left) and is_number(right):
+            if left != right:
+                return False
+        elif type(left) is not type(right) or left != right:
+            return False
+    return True
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number of JSON; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _member(members: list[Any], step: str) -> Any:
+    if not (step.isascii() and step.isdigit() and len(step) <= DIGITS_MAX):
+        return MISSING
+    place = int(step)
+    return members[place] if place < len(members) else MISSING

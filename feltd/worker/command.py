@@ -1,7 +1,7 @@
-"""`--exec`: any program as a handler. Input on stdin, output from stdout, the exit code decides.
+"""A runtime as a handler: `--exec` any program, `--wasm` a module, `--remote` an address.
 
-The program runs in the process runtime, under its claim's policy within the worker's own caps. It
-is told its fence in the environment and never sees the worker's keys.
+Input goes in, output comes out, the exit code decides; all of it under the claim's policy within
+the worker's own caps. What runs is told its fence and never sees the worker's keys.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from feltd.worker.context import AsyncContext
 from feltd.worker.failures import OUTPUT_BYTES_MAX, Fenced, Permanent, Transient
 from feltd.worker.refusal import Refusal
 from feltd.worker.runtimes.process import STDERR_BYTES_KEPT, ProcessRuntime
-from feltd.worker.runtimes.runtime import Finished, policy_of
+from feltd.worker.runtimes.runtime import Claim, Finished, Runtime, policy_of
 
 #: sysexits' EX_TEMPFAIL: trying again may help.
 TEMPORARY = 75
@@ -40,22 +40,15 @@ OUT_OF_MEMORY = re.compile(
 CRASHES = frozenset(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS))
 
 
-class Command:
-    """A handler that runs `text` as a shell command, once for each claim.
-
-    `caps` are the worker's own, `readable` the paths that a program without the machine's files
-    may still read.
-    """
+class Program:
+    """A handler that runs each claim in a runtime, under its policy within `caps`."""
 
     #: It keeps to the policy of the claim itself.
     enforces_policy = True
 
-    def __init__(
-        self, text: str, caps: RuntimeCaps | None = None, readable: Sequence[str] = ()
-    ) -> None:
-        self.text = text
+    def __init__(self, runtime: Runtime, caps: RuntimeCaps | None = None) -> None:
+        self.runtime = runtime
         self.caps = caps
-        self.runtime = ProcessRuntime(text, readable)
 
     async def __call__(self, ctx: AsyncContext) -> Any:
         """Run it; the output is stdout as JSON, else as a string.
@@ -68,41 +61,70 @@ class Command:
         policy = policy_of(claim, self.caps)
         path = await self.runtime.start(claim, policy)
         try:
-            state = CheckpointFile(path, ctx)
-            watching = asyncio.create_task(state.watch())
-            try:
-                finished = await self.runtime.execute(claim, msgspec.json.encode(ctx.input))
-            finally:
-                watching.cancel()
-            await state.send()
+            finished = await self._execute(ctx, claim, path)
         finally:
             self.runtime.forget(claim)
         return result(finished, policy)
+
+    async def _execute(self, ctx: AsyncContext, claim: Claim, path: Path | None) -> Finished:
+        given = msgspec.json.encode(ctx.input)
+        if path is None:
+            return await self.runtime.execute(claim, given)
+        state = CheckpointFile(path, ctx)
+        watching = asyncio.create_task(state.watch())
+        try:
+            finished = await self.runtime.execute(claim, given)
+        finally:
+            watching.cancel()
+        await state.send()
+        return finished
+
+
+class Command(Program):
+    """A handler that runs `text` as a shell command, once for each claim.
+
+    `caps` are the worker's own, `readable` the paths that a program without the machine's files
+    may still read.
+    """
+
+    def __init__(
+        self, text: str, caps: RuntimeCaps | None = None, readable: Sequence[str] = ()
+    ) -> None:
+        super().__init__(ProcessRuntime(text, readable), caps)
+        self.text = text
 
 
 def result(finished: Finished, policy: RuntimePolicy) -> Any:
     """What the end of a program means under its policy."""
     tail = shown(finished.errors)
     if finished.end == "duration":
-        bound = f"max_duration_ms {policy.max_duration_ms}"
+        bound = _bound("max_duration_ms", policy)
         raise Permanent(_ended(f"it ran longer than {bound}", tail), "timeout")
     if finished.end == "cpu":
-        bound = f"max_cpu_millis {policy.max_cpu_millis}"
+        bound = _bound("max_cpu_millis", policy)
         raise Permanent(_ended(f"it used more processor time than {bound}", tail), "cpu_limit")
     if finished.end == "memory":
-        bound = f"max_memory_bytes {policy.max_memory_bytes}"
+        bound = _bound("max_memory_bytes", policy)
         raise Permanent(_ended(f"it used more memory than {bound}", tail), "memory_limit")
     if finished.end == "disk":
         raise Permanent(_ended("it filled the folder of its checkpoint", tail), "disk_limit")
     if finished.end == "output":
         raise Permanent(f"stdout is over {OUTPUT_BYTES_MAX} bytes: store it, print a reference")
+    if finished.end == "trap":
+        raise Permanent(_ended(f"it trapped: {finished.why}", tail))
     if finished.end == "told":
         raise Transient("the program was told to end before it had")
     if policy.max_memory_bytes is not None and _starved(finished, policy.max_memory_bytes, tail):
-        bound = f"max_memory_bytes {policy.max_memory_bytes}"
+        bound = _bound("max_memory_bytes", policy)
         how = f"{_how(finished.code)}, under {bound}"
         raise Permanent(f"{how}: {tail}" if tail else how, "memory_limit")
     return outcome(finished.code, finished.output, finished.errors)
+
+
+def _bound(member: str, policy: RuntimePolicy) -> str:
+    """A bound as a person reads it; a runtime may have one where the policy has none."""
+    value = getattr(policy, member)
+    return f"what its runtime allows without {member}" if value is None else f"{member} {value}"
 
 
 def _starved(finished: Finished, memory_bytes: int, tail: str) -> bool:

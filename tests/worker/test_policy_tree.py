@@ -12,7 +12,7 @@ import pytest
 
 from feltd.model.policy import RuntimePolicy
 from feltd.worker.failures import OUTPUT_BYTES_MAX, Transient
-from feltd.worker.runtimes import launcher, process
+from feltd.worker.runtimes import launched, launcher
 from feltd.worker.runtimes.process import ProcessRuntime
 from tests.worker.programs import (
     BOXED,
@@ -108,7 +108,7 @@ def test_a_cancelled_program_is_asked_first(tmp_path: Path, around: dict[str, An
 def test_a_cancelled_program_that_does_not_listen_is_killed_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, around: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(process, "TERM_S", 0.2)
+    monkeypatch.setattr(launched, "TERM_S", 0.2)
     ready = tmp_path / "ready"
     command = (
         "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 300; sleep 300' & "

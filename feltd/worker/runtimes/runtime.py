@@ -26,12 +26,16 @@ class Unenforceable(Permanent):
         self.member = member
 
 
+class Malformed(Permanent):
+    """What shall run is nothing that this runtime can run, whatever it is given: not started."""
+
+
 class Finished(NamedTuple):
     """How a program ended.
 
-    `end` is exited, cpu, memory, duration, output, disk or told; `code` its exit code, negative for
-    a signal. `output` and `errors` are the bounded beginning and end of what it wrote; no process
-    of it ever held more than `peak_bytes`.
+    `end` is exited, cpu, memory, duration, output, disk, trap or told; `code` its exit code,
+    negative for a signal; `why` says more of a trap. `output` and `errors` are the bounded
+    beginning and end of what it wrote; no process of it ever held more than `peak_bytes`.
     """
 
     end: str
@@ -39,13 +43,21 @@ class Finished(NamedTuple):
     output: bytes
     errors: bytes
     peak_bytes: int = 0
+    why: str = ""
 
 
 class Runtime(Protocol):
     """Runs attempts in one kind of place. Each call names the claim it is about."""
 
-    async def start(self, claim: Claim, policy: RuntimePolicy) -> Path:
-        """Make ready; the file that carries the checkpoint. Raises Unenforceable."""
+    def require(self, policy: RuntimePolicy) -> None:
+        """Raise Unenforceable, naming the member, unless all of a policy can be kept to here."""
+        ...
+
+    async def start(self, claim: Claim, policy: RuntimePolicy) -> Path | None:
+        """Make ready, run nothing; the file that carries the checkpoint, None where none can.
+
+        Raises Unenforceable as `require` does, Malformed for what can never run here.
+        """
         ...
 
     async def execute(self, claim: Claim, given: bytes) -> Finished:
@@ -57,7 +69,10 @@ class Runtime(Protocol):
         ...
 
     async def cancel(self, claim: Claim) -> None:
-        """Ask it to end, then end it; returns when nothing of it is left."""
+        """Ask it to end, then end it; returns when nothing of it is left.
+
+        `execute` then says that it was told; one that has not begun does not begin.
+        """
         ...
 
     async def timeout(self, claim: Claim) -> None:

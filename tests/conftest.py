@@ -1,8 +1,22 @@
-"""What every test shares: one event loop backend, and skipping by the name of a missing program."""
+"""What every test shares: one event loop backend, and skipping by the name of a missing program.
 
+Also one place for compiled modules: hundreds of tests start processes of feltd.
+"""
+
+import os
 import shutil
 
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where Python keeps no bytecode, each process would compile all of feltd for itself.
+
+    It is kept beside pytest's own memory then, so that whoever wants none in the tree has none.
+    """
+    if os.environ.get("PYTHONDONTWRITEBYTECODE") and hasattr(config, "cache"):
+        del os.environ["PYTHONDONTWRITEBYTECODE"]
+        os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ the same call, sent again, does what it would have done. So does a call whose an
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.sim.calls import Call
 from tests.sim.clients import again, make
 from tests.sim.faults import NONE, Fault
 from tests.sim.image import DO, Place, fresh_world
+from tests.sim.twins import twin
 from tests.sim.world import World
 
 LEASE_MS = 60_000
@@ -220,14 +222,12 @@ ONCE = frozenset({"requeue"})
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_death_at_any_statement_leaves_nothing_and_the_repeat_does_it(name: str) -> None:
-    stage = Stage()
-    statements = stage.world.count(CALLS[name](stage))
-    stage.world.close()
+    before = _before(name)
+    statements = _statements(before)
     assert statements > 4
 
     for at in range(1, statements + 1):
-        stage = Stage()
-        call = CALLS[name](stage)
+        stage, call = twin(before[0].world, before)
         stage.world.perform(call, fault=Fault("crash", at))
         assert call.lost, f"there was no statement {at}"
 
@@ -237,13 +237,10 @@ def test_a_death_at_any_statement_leaves_nothing_and_the_repeat_does_it(name: st
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_full_disk_at_any_statement_leaves_nothing_and_the_repeat_does_it(name: str) -> None:
-    stage = Stage()
-    statements = stage.world.count(CALLS[name](stage))
-    stage.world.close()
+    before = _before(name)
 
-    for at in range(1, statements + 1):
-        stage = Stage()
-        call = CALLS[name](stage)
+    for at in range(1, _statements(before) + 1):
+        stage, call = twin(before[0].world, before)
         stage.world.perform(call, fault=Fault("full", at))
         assert call.code == "STORAGE_FULL", f"there was no statement {at}"
 
@@ -265,12 +262,12 @@ def test_a_call_whose_answer_was_lost_is_answered_when_it_is_repeated(name: str)
 @pytest.mark.parametrize("restored", [False, True])
 def test_a_start_may_die_at_any_statement(restored: bool) -> None:
     died = 0
+    ready = Stage()
+    if restored:
+        ready.world.back_up()
+        ready.does("create", ready.place.submitter, ready.asked("after"))
     for at in range(1, 60):
-        stage = Stage()
-        if restored:
-            stage.world.back_up()
-            stage.does("create", stage.place.submitter, stage.asked("after"))
-            stage.world.backups = stage.world.backups[:1]
+        stage = twin(ready.world, ready)
         before = len(stage.world.trace)
         _start(stage.world, restored=restored, crash_at=at)
         told = "\n".join(stage.world.trace[before:])
@@ -279,6 +276,20 @@ def test_a_start_may_die_at_any_statement(restored: bool) -> None:
             break
         died += 1
     assert died > 4
+
+
+@cache
+def _before(name: str) -> tuple[Stage, Call]:
+    """A stage and the call that comes next on it; only twins of it are played."""
+    stage = Stage()
+    return stage, CALLS[name](stage)
+
+
+def _statements(before: tuple[Stage, Call]) -> int:
+    stage, call = twin(before[0].world, before)
+    statements = stage.world.count(call)
+    stage.world.close()
+    return statements
 
 
 def _start(world: World, *, restored: bool, crash_at: int) -> None:

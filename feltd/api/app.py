@@ -12,7 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 from feltd.api import (
+    changes,
     claims,
+    consumers,
     edits,
     events,
     fences,
@@ -24,7 +26,9 @@ from feltd.api import (
     metrics,
     placements,
     pools,
+    records,
     reference,
+    transactions,
     why,
     workers,
     workloads,
@@ -91,6 +95,10 @@ def routes(config: Config) -> tuple[Route, ...]:
         *placements.ROUTES,
         *why.ROUTES,
         *events.ROUTES,
+        *records.ROUTES,
+        *transactions.ROUTES,
+        *changes.ROUTES,
+        *consumers.ROUTES,
     )
 
 

@@ -6,7 +6,7 @@ from msgspec import Meta, Raw, Struct
 
 from feltd.model.base import Count
 from feltd.model.page import LIMIT_DEFAULT
-from feltd.model.record import ChangeKind
+from feltd.model.record import ChangeKind, OfTenant
 
 #: Consumers of a tenant; compaction asks each how far it is.
 CONSUMERS_MAX = 100
@@ -46,10 +46,9 @@ class ChangePage(Struct, frozen=True, kw_only=True):
     instance_id: str
 
 
-class Following(Struct, frozen=True, kw_only=True):
+class Following(OfTenant, frozen=True, kw_only=True):
     """Where a reader of a tenant's changes stands; `after` None: before the oldest kept."""
 
-    tenant_id: str
     after: int | None = None
     collection: str | None = None
     limit: int = LIMIT_DEFAULT

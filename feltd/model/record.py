@@ -35,6 +35,17 @@ def record_bytes_max(collection: str) -> int:
     return PROGRAM_BYTES_MAX if collection == FLOW_CAPABILITIES else RECORD_BYTES_MAX
 
 
+class OfTenant(Struct, frozen=True):
+    """A question about what a tenant has; it takes the tenant's turns at the readers."""
+
+    tenant_id: str
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Whose turn it is."""
+        return (self.tenant_id,)
+
+
 class Record(Struct, frozen=True, kw_only=True):
     """A record as it stands. `change_seq` is the change that made it so."""
 

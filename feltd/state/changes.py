@@ -10,6 +10,7 @@ from msgspec import Raw
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.model.change import Change, ChangePage, Following, StateVersion
+from feltd.model.record import OfTenant
 from feltd.state.writing import Log, head
 from feltd.store.tx import Row, Tx
 
@@ -59,9 +60,9 @@ def page(tx: Tx, cmd: Following, now: Now) -> ChangePage:
     )
 
 
-def version(tx: Tx, tenant_id: str, now: Now) -> StateVersion:
+def version(tx: Tx, cmd: OfTenant, now: Now) -> StateVersion:
     """The number of the tenant's newest change and which history it is of."""
-    log = head(tx, tenant_id)
+    log = head(tx, cmd.tenant_id)
     return StateVersion(sequence=log.head_seq, instance_id=log.instance_id)
 
 

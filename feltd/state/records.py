@@ -136,6 +136,7 @@ def put_in(
 ) -> Stored:
     """As `put`, one of the writes of `log`, whose end is the caller's."""
     row = row_of(tx, log.why.tenant_id, collection, record_id)
+    log.weigh(_weight(row) + len(value))
     text = value.decode()
     if _repeats(log.why, row, expect, text):
         assert row is not None
@@ -158,6 +159,7 @@ def patch_in(
 ) -> Stored:
     """As `patch`, one of the writes of `log`, whose end is the caller's."""
     row = _there(tx, log.why.tenant_id, collection, record_id)
+    log.weigh(2 * _weight(row) + len(value))
     text = merging.merged(row["value"], value)
     if _repeats(log.why, row, expect, text):
         return _unchanged(row)
@@ -173,6 +175,7 @@ def delete_in(
 ) -> Stored:
     """As `delete`, one of the writes of `log`, whose end is the caller's."""
     row = _there(tx, log.why.tenant_id, collection, record_id)
+    log.weigh(_weight(row))
     _require(row, expect)
     return _store(tx, now, log, collection, record_id, row, None)
 
@@ -189,6 +192,10 @@ def _there(tx: Tx, tenant_id: str, collection: str, record_id: str) -> Row:
     if row is None or row["value"] is None:
         raise principals.not_found("RECORD_NOT_FOUND")
     return row
+
+
+def _weight(row: Row | None) -> int:
+    return 0 if row is None else len(row["value"] or "")
 
 
 def _repeats(why: Writing, row: Row | None, expect: Expect, text: str) -> bool:

@@ -13,6 +13,9 @@ from feltd.model.base import Caller
 from feltd.model.record import COLLECTIONS_MAX, FLOW_CAPABILITIES
 from feltd.store.tx import Tx
 
+#: Values of one operation before and after: read, merged and written in some 50 ms.
+MOVED_BYTES_MAX = 4 * 1024 * 1024
+
 LOG = """
 SELECT l.head_seq
   FROM change_logs l
@@ -156,6 +159,20 @@ class Appending:
         self.head_seq = self._before_seq
         #: What each collection gains: records and bytes.
         self._gains: dict[str, list[int]] = {}
+        self._moved_bytes = 0
+
+    def weigh(self, size_bytes: int) -> None:
+        """Count what a write reads and stores, before it does.
+
+        Refuses RECORD_INVALID beyond MOVED_BYTES_MAX: the writer would be held up.
+        """
+        self._moved_bytes += size_bytes
+        if self._moved_bytes > MOVED_BYTES_MAX:
+            raise Refused(
+                "RECORD_INVALID",
+                f"the records take more than {MOVED_BYTES_MAX} bytes before and after: part the"
+                " transaction",
+            )
 
     def add(
         self,

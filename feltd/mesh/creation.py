@@ -43,7 +43,7 @@ def make(tx: Tx, now: Now, caller: Caller, creation: Creation, fresh: str) -> Ma
     As `create` but for the confirmation: the grant must be usable now. The id follows from `fresh`
     and the instant alone. It may have written before it refuses: call it in `tx.attempt`.
     """
-    return enter(intake_of(tx, Ask(caller, creation, fresh), now, alone=True), creation, 0)
+    return enter(intake_of(tx, Ask(caller, creation, fresh=fresh), now, alone=True), creation, 0)
 
 
 def create_batch(tx: Tx, ask: Ask[Batch], now: Now) -> BatchAnswer:

@@ -30,3 +30,12 @@ class Instant(Struct, frozen=True):
 
     at_ms: int
     local: str
+
+
+class Ran(Struct, frozen=True):
+    """What a run by hand made; `scheduled_at_ms` is when, wall time."""
+
+    trigger_id: str
+    tenant_id: str
+    scheduled_at_ms: int
+    workload_id: str

@@ -72,10 +72,7 @@ def check(spec: Spec, now_ms: int) -> None:
     fields = spec.cron.split()
     if len(fields) != FIELDS:
         raise _invalid("/cron", "has five fields: minute, hour, day of month, month, day of week")
-    try:
-        _calendar(spec.cron, EPOCH)
-    except (CronSimError, ValueError, AssertionError) as error:
-        raise _invalid("/cron", f"cannot be read: {str(error).lower() or 'bad step'}") from None
+    _calendar(spec.cron, EPOCH)
     first = following(spec, now_ms)
     if first is None or first > now_ms + HORIZON_MS:
         raise _invalid("/cron", "is not due once within five years")
@@ -109,7 +106,7 @@ def local(spec: Spec, at_ms: int) -> str:
 
 
 def passed(spec: Spec, after_ms: int, until_ms: int, most: int) -> Passed:
-    """The instants in (after_ms, until_ms], of a cron no more than `most`; an interval's are free."""
+    """The instants in (after_ms, until_ms]; of a cron no more than `most` are counted."""
     if spec.every_ms is not None:
         first = next(_every(spec, after_ms), None)
         if first is None or first > until_ms:
@@ -217,7 +214,10 @@ def _shift(tz: ZoneInfo, low_s: int, high_s: int) -> int:
 
 def _calendar(cron: str, after: datetime) -> CronSim:
     """The local times after one that match, on a calendar without zones."""
-    return CronSim(ONE_NUMBER.sub(r"\1", cron), after)
+    try:
+        return CronSim(ONE_NUMBER.sub(r"\1", cron), after)
+    except (CronSimError, ValueError, AssertionError) as error:
+        raise _invalid("/cron", f"cannot be read: {str(error).lower() or 'bad step'}") from None
 
 
 def _offset(tz: ZoneInfo, at_s: int) -> int:

@@ -278,7 +278,7 @@ def test_every_zone_there_is_on_each_of_its_nights() -> None:
         if zone.startswith(instants.NO_ZONES):
             continue
         for shift_ms in (*shifts(zone, 2026), *shifts(zone, 2027)):
-            for cron in ("30 * * * *", "*/20 0-3 * * *", "30 0,1,2,23 * * *", "15 2 * * SUN"):
+            for cron in ("30 * * * *", "*/20 0-3 * * *", "30 0,1,2,23 * * *", "15 2 * * 0"):
                 agree(cron, zone, shift_ms - 26 * 3_600_000, shift_ms + 24 * 3_600_000)
 
 

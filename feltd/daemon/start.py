@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import structlog
 
+from feltd.api.fresh import characters
 from feltd.api.health import CLEAN, RECOVERED, Finding
 from feltd.clock import LeaseClock, wall_ms
 from feltd.config import Config, refuse_open_bind
@@ -187,13 +188,18 @@ def _begin_run(
     finding: Finding,
     mark: Mark | None,
 ) -> _Run:
-    """The first commit of a run: the token floor, and the end of claims a restored file holds."""
+    """The first commit of a run: the token floor, and what a restored file needs.
+
+    Its claims end, and it gets another name, so that readers of changes see another history.
+    """
     now = clock.now()
     ceiling = mark.ceiling if mark else 0
     opening = ledger.Opening(ceiling, config.tick_ms + RECOVER_SLACK_MS, finding.label)
     conn.execute("BEGIN IMMEDIATE")
     try:
         tx = Tx(conn)
+        if rolled_back(finding):
+            ledger.rename(tx, f"instance_{characters(16)}", now)
         try:
             floor = ledger.open_run(tx, opening, now)
         except ValueError as error:

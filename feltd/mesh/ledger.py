@@ -38,6 +38,12 @@ UPDATE ledger
  WHERE id = 1
 """
 
+RENAME = """
+UPDATE ledger
+   SET instance_id = :instance_id
+ WHERE id = 1
+"""
+
 AUDIT_HASH = """
 SELECT a.hash
   FROM audit a
@@ -79,6 +85,17 @@ def begin(tx: Tx, instance_id: str, now: Now) -> None:
     tx.change(BEGIN, {"instance_id": instance_id, "lease_ms": now.lease_ms})
     audit.act(tx, now, "service:feltd", "init", instance_id)
     events.seal(tx, now)
+
+
+def rename(tx: Tx, instance_id: str, now: Now) -> None:
+    """Give a database that was put back another name: another history goes on from here.
+
+    Numbers that the history now gone gave out are given out again; whoever read them tells the two
+    apart by this name.
+    """
+    before = read(tx)["instance_id"]
+    tx.change(RENAME, {"instance_id": instance_id})
+    audit.act(tx, now, "service:feltd", "rename", instance_id, reason=before)
 
 
 def open_run(tx: Tx, cmd: Opening, now: Now) -> int:

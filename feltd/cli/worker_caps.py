@@ -15,7 +15,7 @@ from feltd.model.base import INTEGER_MAX
 from feltd.model.capping import capped
 from feltd.model.grant import RuntimeCaps
 from feltd.model.policy import RuntimePolicy
-from feltd.worker.command import Command
+from feltd.worker.command import Program
 from feltd.worker.runtimes.runtime import Unenforceable, require_inline
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,15 +80,15 @@ def caps_of(**members: Any) -> RuntimeCaps | None:
     return RuntimeCaps(**said) if said else None
 
 
-def require(command: Command | None, caps: RuntimeCaps | None, readable: tuple[str, ...]) -> None:
+def require(program: Program | None, caps: RuntimeCaps | None, readable: tuple[str, ...]) -> None:
     """A usage error where this process could keep to its own caps for no claim at all."""
     if "/" in readable:
         raise click.UsageError("--readable / leaves nothing to keep back: --filesystem inherit")
     tightest = capped(RuntimePolicy(), caps)
     try:
-        if command is None:
+        if program is None:
             require_inline(tightest)
         else:
-            command.runtime.require(tightest)
+            program.runtime.require(tightest)
     except Unenforceable as error:
         raise click.UsageError(str(error)) from error

@@ -1,4 +1,4 @@
-"""`feltd worker run`: a worker process over somebody's handlers, or over any program.
+"""`feltd worker run`: a worker over somebody's handlers, any program, a module or an address.
 
 It needs FELTD_URL and FELTD_KEY and nothing else; what it may do is in the grant behind the key.
 """
@@ -15,7 +15,7 @@ import click
 from feltd.cli.output import Examples
 from feltd.cli.parse import DURATION, labels
 from feltd.cli.worker_caps import caps_of, caps_options, require
-from feltd.worker.command import Command
+from feltd.cli.worker_program import WHAT, program_of, program_options
 from feltd.worker.desk import ANY
 from feltd.worker.worker import Worker
 
@@ -37,10 +37,12 @@ class Utc(logging.Formatter):
     examples=(
         "FELTD_URL=http://127.0.0.1:7610 FELTD_KEY=$(cat worker.key) feltd worker run jobs:worker",
         "feltd worker run --exec 'jq .page' --concurrency 4 --name edge-1",
+        "feltd worker run --wasm extract.wasm --max-memory 64MiB --max-duration 30s",
+        "FELTD_REMOTE_TOKEN=$(cat remote.token) feltd worker run --remote https://jobs.example/run",
     ),
 )
 @click.argument("target", metavar="[MODULE:HANDLERS]", required=False)
-@click.option("--exec", "command", metavar="CMD", help="Run this program for each workload.")
+@program_options
 @click.option("--name", help="The worker's name; this machine's name if not given.")
 @click.option("--concurrency", type=click.IntRange(1, 1_024), help="As the grant has it.")
 @click.option("--capability", "capabilities", multiple=True, help="As the grant has it.")
@@ -58,10 +60,10 @@ class Utc(logging.Formatter):
 @caps_options
 @click.option("--quiet", is_flag=True, help="Log warnings only.")
 def run(
-    target: str | None, command: str | None, name: str | None, concurrency: int | None,
+    target: str | None, name: str | None, concurrency: int | None,
     capabilities: tuple[str, ...], pairs: tuple[str, ...], on_drain: str | None,
     lease: int | None, grace: int | None, quiet: bool, readable: tuple[str, ...],
-    **bounds: Any,
+    command: str | None, module: str | None, address: str | None, **bounds: Any,
 ) -> int:  # fmt: skip
     """Run a worker until it is stopped or drained.
 
@@ -71,22 +73,30 @@ def run(
     FELTD_WORKLOAD_ID, FELTD_ATTEMPT, FELTD_FENCING_TOKEN, FELTD_EXPIRES_AT_MS and
     FELTD_CHECKPOINT, a file: the last attempt's state if there is one; what it writes is kept.
 
+    With --wasm: a WASI command, the same way, without files, network and checkpoint. With
+    --remote: POST {claim, runtime_policy}, a 2xx answer is the output, 408, 425, 429 and 5xx are
+    transient, DELETE URL/CLAIM_ID says that it shall stop; FELTD_REMOTE_TOKEN goes as the bearer.
+
     Bounds on memory, network and the like hold beside those of the claim, the tighter wins; what
-    cannot be kept here is refused: policy_unenforceable. Only --exec can keep to most of them.
+    cannot be kept here is refused: policy_unenforceable. --wasm can keep to each of them, --exec
+    to most, the others to a duration.
 
     Exit code 0: drained or told to stop; 1: refused; 3: another process took the name.
     """
-    if (target is None) == (command is None):
-        raise click.UsageError("give either MODULE:HANDLERS or --exec CMD")
+    what = {"command": command, "module": module, "address": address}
+    if sum(one is not None for one in (target, *what.values())) != 1:
+        raise click.UsageError(WHAT)
     worker = _load(target) if target is not None else Worker()
     if not (worker.url or os.environ.get("FELTD_URL")):
         raise click.UsageError(
             "FELTD_URL is not set: give it the address that 'feltd serve' prints, such as "
             "http://127.0.0.1:7610"
         )
-    program, caps = None, caps_of(**bounds)
-    if command is not None:
-        worker.handlers[ANY] = program = Command(command, caps, readable)
+    caps = caps_of(**bounds)
+    program = None
+    if (found := program_of(caps, readable, **what)) is not None:
+        program, worker.runtime = found
+        worker.handlers[ANY] = program
     require(program, caps, readable)
     worker.caps = caps
     for member, value in (

@@ -34,7 +34,7 @@ class Worker:
     it may do. `name` is this machine's name by default; a second process of one name takes it over
     and the first ends with exit code 3. `lease_ms` (1,000 to 3,600,000) is how long work stays
     held without a renewal; `grace_ms` how long handlers may finish after SIGTERM. `caps`, set
-    later, bounds the policy of each claim.
+    later, bounds the policy of each claim; `runtime` is the kind that it registers as.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Worker:
         self.on_drain: OnDrain = on_drain
         self.grace_ms = grace_ms
         self.caps: RuntimeCaps | None = None
+        self.runtime = "process"
         self.handlers: dict[str, Handler] = {}
         self._loop: Loop | None = None
         self.check()
@@ -143,6 +144,7 @@ class Worker:
             kinds=kinds,
             labels=None if self.labels is None else dict(self.labels),
             version=self.version,
+            runtime=self.runtime,
             lease_ms=self.lease_ms,
             heartbeat_interval_ms=self.heartbeat_interval_ms,
             heartbeat_timeout_ms=self.heartbeat_timeout_ms,

@@ -31,6 +31,7 @@ from feltd.mesh import (
     sweep,
     vitals,
 )
+from feltd.state import evaluation, schedules
 from feltd.store.tx import Tx
 
 #: Slices of one entry in one round; 20 slices of 200 rows are some 100 ms of the writer's time.
@@ -82,6 +83,8 @@ def rules(config: Config) -> tuple[Entry, ...]:
         Entry("settle_dependencies", 0, dependencies.settle, 200),
         Entry("rescale_not_before", 0, due.rescale, 500),
         Entry("promote", 0, due.promote, 500),
+        Entry("evaluate_triggers", 0, evaluation.evaluate, 200),
+        Entry("fire_schedules", 0, schedules.fire_due, 100),
         Entry("open_rates", 0, rates.open_rates, 500),
         Entry("open_lanes", 0, gates.open_rest, 500),
         Entry("prune_lanes", 10_000, lanes.prune, 2_000),

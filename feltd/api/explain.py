@@ -176,6 +176,29 @@ EXPLANATIONS: dict[str, Explanation] = {
         "The database refused or lost the write.",
         "Repeat the call; `committed` says what is known of the first.",
     ),
+    "TRIGGER_INVALID": Explanation(
+        "A member is missing, out of bounds, unknown, or of the other kind of trigger; `errors` "
+        "points at each. Kind and application of a trigger never change.",
+        "Correct the named members and define it again.",
+    ),
+    "TRIGGER_UNAUTHORIZED": Explanation(
+        "The grant is not live, belongs to another subject, tenant or application, or does not "
+        "allow the work that the trigger would make.",
+        "Define it with a grant of the caller's that holds workload:capability:<name> for each.",
+    ),
+    "TRIGGER_NOT_FOUND": Explanation(
+        "The id was never defined in this tenant, was deleted, or belongs to another tenant.",
+        "List the triggers, and check X-Feltd-Tenant where the key is of several tenants.",
+    ),
+    "TRIGGER_STATE_REPLAY_FAILED": Explanation(
+        "The trigger was disabled longer than the log is held, or was to start at changes that "
+        "were cleared away; `oldest` is the first that is kept.",
+        "Decide what became of the changes between, then define it again with a start.",
+    ),
+    "TRIGGER_STORAGE_FAILURE": Explanation(
+        "The database refused or lost the write.",
+        "Repeat the call; `committed` says what is known of the first.",
+    ),
     "REQUEST_MALFORMED": Explanation(
         "It is not JSON, a header is missing, doubled or contradictory, or a cursor is not one "
         "of this daemon's.",

@@ -38,6 +38,8 @@ STEPS_OF = {
     "WORKLOAD_NOT_FOUND": "look for its id: feltd workload list",
     "WORKER_POOL_NOT_FOUND": "look for its id: feltd pool list",
     "HOLD_NOT_FOUND": "look for its id: feltd hold list",
+    "TRIGGER_NOT_FOUND": "look for its id: feltd trigger list",
+    "TRIGGER_STATE_REPLAY_FAILED": "define it again with a start: feltd trigger define --input F",
     "PLACEMENT_NOT_FOUND": "look for its id: feltd placement list",
     "MESH_PLACEMENT_DENIED": "give it to another worker: feltd workload place ID --dry-run",
     "MESH_NO_ELIGIBLE_WORKER": "see what keeps each worker away: feltd workload place ID --dry-run",

@@ -243,13 +243,12 @@ class Produced(Struct, frozen=True, kw_only=True):
 
 
 class Judged(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a trigger makes of a change; `workload_id` is what it made of it already."""
+    """A change that a trigger fires for; `workload_id` is what it has made of it already."""
 
     seq: int
-    change: str
+    kind: str
     id: str
     version: int
-    fires: bool
     workload_id: str | None = None
 
 

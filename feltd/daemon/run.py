@@ -51,6 +51,15 @@ SERVING_SHARE = 0.7
 SWITCH_S = 0.00005
 #: A round trip of the watchdog that takes longer has not come back.
 ROUND_TRIP_MS = 5_000
+#: What a commit tells is to be done at a lease time: the keeper's entry that does it.
+WAKES = {
+    "due": "promote",
+    "rate": "open_rates",
+    "deadline": "end_timeouts",
+    "settle": "settle_dependencies",
+    "evaluate": "evaluate_triggers",
+    "instant": "fire_schedules",
+}
 #: A check of the pages that shall end is told so this often.
 INTERRUPT_AGAIN_S = 0.05
 
@@ -321,17 +330,11 @@ class Daemon:
 
     def _tell(self, signals: Signals) -> None:
         for topic, key in signals:
-            if topic == "due":
-                self.keeper.expect("promote", int(key))
+            if (entry := WAKES.get(topic)) is not None:
+                self.keeper.expect(entry, int(key))
                 continue
-            if topic == "rate":
-                self.keeper.expect("open_rates", int(key))
-                continue
-            if topic == "deadline":
-                self.keeper.expect("end_timeouts", int(key))
-                continue
-            if topic == "settle":
-                self.keeper.expect("settle_dependencies", int(key))
+            if topic == "trigger":
+                log.warning("trigger", told=key)
                 continue
             if topic == "held":
                 self._note_held(key)

@@ -17,11 +17,11 @@ from feltd.state import consumers
 READ = "state:read"
 
 
-async def acknowledge(request: Request) -> Reply:
-    """PUT /v1/consumers/{name}; see consumers.acknowledge."""
+async def acknowledge_changes(request: Request) -> Reply:
+    """PUT /v1/consumers/{name}; see consumers.acknowledge_changes."""
     request.query(OfTenant)
     body = request.decode(Acknowledge)
-    consumer, begun = await _submit(request, consumers.acknowledge, body.ack)
+    consumer, begun = await _submit(request, consumers.acknowledge_changes, body.ack)
     return reply(201 if begun else 200, consumer)
 
 
@@ -72,9 +72,9 @@ ROUTES = (
     Route(
         method="PUT",
         path="/v1/consumers/{name}",
-        operation="acknowledge",
+        operation="acknowledge_changes",
         tag="consumer",
-        handler=acknowledge,
+        handler=acknowledge_changes,
         summary="Say that every change up to `ack` is done with; what lies behind it is kept for "
         "this consumer, within limits",
         scope=READ,

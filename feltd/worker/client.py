@@ -20,6 +20,7 @@ from feltd.worker.verbs.house import HouseVerbs
 from feltd.worker.verbs.identity import IdentityVerbs
 from feltd.worker.verbs.placements import PlacementVerbs
 from feltd.worker.verbs.pools import PoolVerbs
+from feltd.worker.verbs.state import StateVerbs
 from feltd.worker.verbs.workers import WorkerVerbs
 from feltd.worker.verbs.workloads import WorkloadVerbs
 
@@ -35,6 +36,7 @@ class AsyncClient(
     HoldVerbs,
     PlacementVerbs,
     EventVerbs,
+    StateVerbs,
 ):
     """The daemon at `url` (else FELTD_URL) for the bearer `key` (else FELTD_KEY).
 
@@ -104,6 +106,12 @@ class Client:
     ) -> Iterator[Json]:
         """What happened, one event after another. See AsyncClient.events."""
         items = self._client.events(after, follow=follow, wait_ms=wait_ms)
+        while (item := self.drive(_next(items))) is not None:
+            yield item
+
+    def changes(self, after: int | None = None, **which: Any) -> Iterator[Json]:
+        """The changes of a tenant, one after another. See AsyncClient.changes."""
+        items = self._client.changes(after, **which)
         while (item := self.drive(_next(items))) is not None:
             yield item
 

@@ -50,6 +50,7 @@ class Calls:
         body: Any = None,
         *,
         query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
         wait_ms: int = 0,
         keyed: bool = False,
         **how: Any,
@@ -59,11 +60,11 @@ class Calls:
         `keyed` sends an Idempotency-Key, for POSTs whose body has no key of its own. `how` takes
         `bearer` (another key than the client's), `answer_s` and `patience_ms`.
         """
-        headers = dict(self._headers)
+        sent = {**self._headers, **(headers or {})}
         if keyed:
-            headers["Idempotency-Key"] = secrets.token_hex(16)
+            sent["Idempotency-Key"] = secrets.token_hex(16)
         how.setdefault("patience_ms", self.patience_ms)
-        call = Call(method, path, body, query=query, headers=headers, wait_ms=wait_ms, **how)
+        call = Call(method, path, body, query=query, headers=sent, wait_ms=wait_ms, **how)
         return await self.transport.send(call)
 
     async def pages(self, path: str, **query: Any) -> AsyncIterator[Json]:

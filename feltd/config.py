@@ -120,6 +120,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
     insecure_http: Annotated[bool, Meta(description="clear text outside loopback")] = False
     no_auth: Annotated[bool, Meta(description="no keys; loopback only")] = False
+    worker: Annotated[
+        bool, Meta(description="run the programs of tenants whose grants name feltd-executor")
+    ] = False
 
     @property
     def path(self) -> Path:

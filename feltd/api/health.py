@@ -84,6 +84,8 @@ class Health:
         self.recovering_until_ms = 0
         #: Why nothing is accepted any more, while the daemon stops; '' before.
         self.stopping = ""
+        #: Whether the daemon has workers of its own.
+        self.autonomous = False
         self._clock = clock
         self._tick_ms = tick_ms
         self._transport = transport
@@ -141,7 +143,7 @@ class Health:
             "membership": "recovering" if recovering else "healthy",
             "clock": "healthy" if self._clock.healthy() else "unhealthy",
             "keeper": "failing" if "KEEPER_FAILING" in self._reasons else "healthy",
-            "execution": "external",
+            "execution": "autonomous" if self.autonomous else "external",
             "last_stop": found.last_stop,
             "transport": self._transport,
             "auth": "on" if self._auth else "off",

@@ -1,7 +1,8 @@
 """`feltd enroll`: all that a worker process needs, as one key.
 
 A grant for a subject of its own, and a key bound to that grant which may register workers and do
-nothing else. Revoking the grant ends every process that was started with it.
+nothing else. Revoking the grant ends every process that was started with it. The daemon's own
+worker needs the grant alone.
 """
 
 import contextlib
@@ -12,9 +13,10 @@ import click
 
 from feltd.cli.grants import scope
 from feltd.cli.keys import show_secret
-from feltd.cli.output import Examples
+from feltd.cli.output import Examples, say_json
 from feltd.cli.parse import DURATION, expiry, refuse_existing
 from feltd.cli.remote import connect, remote
+from feltd.identity.executors import EXECUTOR
 from feltd.worker.refusal import Refusal
 
 
@@ -24,14 +26,18 @@ from feltd.worker.refusal import Refusal
         "feltd enroll --data feltd.db --tenant acme --application docs --capability extract \\\n"
         "      --key-file worker.key",
         "FELTD_URL=http://127.0.0.1:7610 FELTD_KEY=$(cat worker.key) feltd worker run jobs:worker",
+        "feltd enroll --data feltd.db --tenant acme --application docs --executor",
     ),
 )
 @click.option("--tenant", required=True)
 @click.option("--application", required=True)
-@click.option("--capability", "capabilities", multiple=True, required=True, help="May be repeated.")
+@click.option("--capability", "capabilities", multiple=True, help="May be repeated.")
 @click.option("--concurrency", type=click.IntRange(1, 1_024), help="Most work a process may hold.")
 @click.option("--expires", type=DURATION, default="365d", show_default=True)
 @click.option("--key-file", metavar="FILE", help="Write the secret to a new file (0600) instead.")
+@click.option(
+    "--executor", is_flag=True, help="For the daemon's own worker (feltd serve --worker): no key."
+)
 @remote
 def enroll(
     data: str | None,
@@ -42,26 +48,37 @@ def enroll(
     concurrency: int | None,
     expires: int,
     key_file: str | None,
+    executor: bool,
 ) -> None:
     """Make a grant and a key for worker processes of one application.
 
     The key is all such a process needs, as FELTD_KEY, beside the daemon's address as FELTD_URL.
+    With --executor the grant is for the worker inside the daemon: it runs the capability programs
+    of this tenant and application, and needs no key.
     """
+    if executor and key_file is not None:
+        raise click.UsageError("--executor makes no key: leave --key-file out")
+    if not executor and not capabilities:
+        raise click.UsageError("Missing option '--capability'.")
     refuse_existing(key_file)
-    subject = f"enroll-{secrets.token_hex(6)}"
+    subject = str(EXECUTOR.id) if executor else f"enroll-{secrets.token_hex(6)}"
     ends_at_ms = expiry(expires)
     constraints: dict[str, Any] = {} if concurrency is None else {"max_concurrency": concurrency}
     with connect(data, or_alone=True) as client:
+        name = "feltd" if executor else "*"
         issued = client.issue_grant(
             subject={"kind": "service", "id": subject},
             tenant_id=tenant,
             application_id=application,
             capabilities=["worker:register", *(f"worker:capability:{c}" for c in capabilities)],
-            resources=[scope(f"flow://{application}/workers/*")],
+            resources=[scope(f"flow://{application}/workers/{name}")],
             constraints=constraints,
             expires_at_ms=ends_at_ms,
         )
         grant_id = issued["grant"]["id"]
+        if executor:
+            _show_grant(issued["grant"], as_json)
+            return
         try:
             made = client.create_key(
                 name=subject,
@@ -80,3 +97,16 @@ def enroll(
     show_secret({**made, "grant_id": grant_id}, as_json=as_json, key_file=key_file)
     if not as_json:
         click.echo(f"grant: {grant_id} (feltd grants revoke {grant_id} ends its workers)", err=True)
+
+
+def _show_grant(grant: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        say_json({"grant_id": grant["id"], "grant": grant})
+        return
+    place = f"tenant {grant['tenant_id']}, application {grant['application_id']}"
+    click.echo(f"grant: {grant['id']}")
+    click.echo(
+        f"a daemon started with --worker runs the programs of {place} under it "
+        f"(feltd grants revoke {grant['id']} ends that)",
+        err=True,
+    )

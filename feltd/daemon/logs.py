@@ -49,3 +49,6 @@ def begin_log(stream: IO[str] | None = None, level: int = logging.INFO) -> None:
     logging.getLogger("feltd.server").setLevel(logging.WARNING)
     # A slow callback is told by our own measures; asyncio's warnings about it say less.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
+    # The daemon's own workers: each of their calls and attempts is counted where it is served.
+    for chatty in ("httpx2", "feltd.worker"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

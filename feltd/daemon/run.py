@@ -31,6 +31,7 @@ from feltd.config import Config, Hooks
 from feltd.daemon import start
 from feltd.daemon.chores import table
 from feltd.daemon.crash import CrashPoint
+from feltd.daemon.executing import Executing
 from feltd.daemon.notify import notify, watchdog_every_ms
 from feltd.errors import Refused
 from feltd.identity import audit, keyring
@@ -88,6 +89,8 @@ class Daemon:
         self.fatal: BaseException | None = None
         #: Another program wrote to the file since the last check.
         self.foreign_write = False
+        #: The daemon's own workers; None unless it shall have some.
+        self.executing: Executing | None = None
         self._hooks = hooks
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: threading.Timer | None = None
@@ -201,6 +204,10 @@ class Daemon:
             self.writer.slow_commit_ms = self._hooks.slow_commit_ms
             if isinstance(self.metrics, CrashPoint):
                 self.metrics.serving()
+            if self.config.worker:
+                self.health.autonomous = True
+                self.executing = Executing(self)
+                self._begin(self.executing.run())
             on_ready(f"{url} ({held}; feltd hold delete lifts it)" if held else url)
 
         # What stands now stays: the collector need never look at it again.
@@ -341,6 +348,8 @@ class Daemon:
                 continue
             self.context.door.told(topic, key)
             self.context.polls.told(topic, key)
+            if self.executing is not None:
+                self.executing.told(topic, key)
 
     def _note_held(self, held: str) -> None:
         self.held = held

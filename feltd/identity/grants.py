@@ -229,6 +229,7 @@ def issue(tx: Tx, ask: Ask[IssueGrant], now: Now) -> Grant:
         },
     )
     act(tx, now, str(ask.caller.subject), "issue_grant", ask.fresh, body=msgspec.json.encode(body))
+    tx.tell("grant", body.tenant_id)
     return present(tx, ask.fresh)
 
 

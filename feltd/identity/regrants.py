@@ -173,5 +173,6 @@ def _rewrite(
 
 
 def _act(tx: Tx, ask: Ask[Any], now: Now, action: str, reason: str | None) -> None:
+    tx.tell("grant", "")
     body = msgspec.json.encode(ask.body, order="deterministic")
     act(tx, now, str(ask.caller.subject), action, ask.id, reason=reason, body=body)

@@ -46,6 +46,13 @@ class Fenced(Exception):
     """The claim is no longer this process's: whatever the handler still does is not accepted."""
 
 
+class GivenBack(Exception):
+    """The work cannot be run here after all: the claim is released, and no attempt is spent.
+
+    Raise it only before anything was done.
+    """
+
+
 class Ending(NamedTuple):
     """How one attempt ends: `verb` is complete, fail or release, `body` what goes with it.
 
@@ -78,6 +85,8 @@ def returned(output: Any) -> Ending:
 def raised(error: BaseException) -> Ending:
     """The ending of a handler that raised."""
     said = str(error).strip()
+    if isinstance(error, GivenBack):
+        return RELEASED._replace(hint=said)
     if isinstance(error, Transient):
         return failed("transient", said or "transient", retry_after_ms=error.retry_after_ms)
     if isinstance(error, Permanent):

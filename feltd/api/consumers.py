@@ -18,10 +18,10 @@ READ = "state:read"
 
 
 async def acknowledge_changes(request: Request) -> Reply:
-    """PUT /v1/consumers/{name}; see consumers.acknowledge_changes."""
+    """PUT /v1/consumers/{name}; see consumers.acknowledge."""
     request.query(OfTenant)
     body = request.decode(Acknowledge)
-    consumer, begun = await _submit(request, consumers.acknowledge_changes, body.ack)
+    consumer, begun = await _submit(request, consumers.acknowledge, body.ack)
     return reply(201 if begun else 200, consumer)
 
 

@@ -66,7 +66,7 @@ class OfConsumer(OfTenant, frozen=True):
     ack: int = 0
 
 
-def acknowledge_changes(tx: Tx, ask: Ask[OfConsumer], now: Now) -> tuple[Consumer, bool]:
+def acknowledge(tx: Tx, ask: Ask[OfConsumer], now: Now) -> tuple[Consumer, bool]:
     """Note that a consumer is done with every change up to `ack`; it, and whether it is new.
 
     The first time begins it; the same again says that it is alive. Compaction then keeps what lies

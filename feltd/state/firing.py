@@ -81,9 +81,10 @@ def fire(
     used for the same before, the workload of then. Refuses what a creation refuses; raises
     msgspec errors for a row that cannot be read.
     """
-    made = creation.make(
-        tx, now, mapping.caller_of(row), mapping.creation_of(row, key, text, labels or {}), key
-    )
+    creation_asked = mapping.creation_of(row, key, text, labels or {})
+    # Keys are a tenant's; ids are everybody's.
+    fresh = f"{row['tenant_id']}/{key}"
+    made = creation.make(tx, now, mapping.caller_of(row), creation_asked, fresh)
     if isinstance(made, Tombstone):
         raise Refused(
             "WORKLOAD_IDEMPOTENCY_CONFLICT",

@@ -212,9 +212,9 @@ def fire(tx: Tx, now: Now, row: Row, at_ms: int, instant: object) -> str:
     return workload_id
 
 
-def known(tx: Tx, tenant_id: str, trigger_id: str) -> Row | None:
-    """The row of a schedule as `fire` and `deal` take it; None where there is none."""
-    return tx.row(READ, {"tenant_id": tenant_id, "trigger_id": trigger_id})
+def row_of(tx: Tx, tenant_id: str, trigger_id: str) -> Row:
+    """The row of a schedule that is there, as `fire` and `deal` take it."""
+    return tx.rows(READ, {"tenant_id": tenant_id, "trigger_id": trigger_id})[0]
 
 
 def _next(tx: Tx, now: Now) -> int | None:
@@ -235,8 +235,8 @@ def _due(tx: Tx, now: Now, after_ms: int, until_ms: int, rows: int) -> list[Row]
 def _serve(tx: Tx, now: Now, name: Row, most: int) -> int:
     """Up to `most` steps of one schedule; how many. Its failure is its own."""
     for done in range(most):
-        row = known(tx, name["tenant_id"], name["trigger_id"])
-        if row is None or row["next_at_ms"] is None or row["next_at_ms"] > now.wall_ms:
+        row = row_of(tx, name["tenant_id"], name["trigger_id"])
+        if row["next_at_ms"] is None or row["next_at_ms"] > now.wall_ms:
             return done
         try:
             tx.attempt(partial(_take, tx, now, row))

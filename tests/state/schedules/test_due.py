@@ -1,11 +1,13 @@
 """A schedule fires at its instants, each once, whatever the clock and the daemon do."""
 
+from itertools import takewhile
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.json import decode
 
-from feltd.state import instants
+from feltd.state import instants, schedules
 from tests.state.schedules.world import DAY_MS, HOUR_MS, MINUTE_MS, Calendar, at
 
 FEBRUARY = at("UTC", 2026, 2, 1)
@@ -44,17 +46,11 @@ def test_a_round_with_nothing_due_reads_little_and_writes_nothing(calendar: Cale
         calendar.schedule(f"s{number}")
     before = calendar.conn.total_changes
 
-    calendar.run(lambda tx, _, now: calendar_round(tx, now))
+    calendar.fire()
 
     assert calendar.statements <= 2
     # The commit itself is counted.
     assert calendar.conn.total_changes - before <= 1
-
-
-def calendar_round(tx, now):  # type: ignore[no-untyped-def]
-    from feltd.state import schedules
-
-    return schedules.fire_due(tx, 100, now)
 
 
 def test_the_next_instant_is_told_on_the_scale_of_leases(calendar: Calendar) -> None:
@@ -222,23 +218,11 @@ def test_whatever_the_clock_does_no_instant_comes_twice(
             furthest = max(furthest, calendar.now.wall_ms)
 
     fired, row = calendar.fired(), calendar.trigger()
-    every = [ms for ms in _until(instants.walk(_spec(row), FEBRUARY), furthest)]
+    walk = instants.walk(schedules.spec_of(row), FEBRUARY)
+    every = list(takewhile(lambda ms: ms <= furthest, walk))
     assert fired == sorted(set(fired))
     assert set(fired) <= set(every)
     assert len(fired) + row["passed_over"] == len(every)
     if missed == "all":
         assert fired == every
     calendar.close()
-
-
-def _spec(row):  # type: ignore[no-untyped-def]
-    from feltd.state.schedules import spec_of
-
-    return spec_of(row)
-
-
-def _until(walk, end_ms):  # type: ignore[no-untyped-def]
-    for at_ms in walk:
-        if at_ms > end_ms:
-            return
-        yield at_ms

@@ -1,4 +1,4 @@
-"""A tenant's schedules in memory, defined and fired by the real rules; the keeper's rounds by hand."""
+"""A tenant's schedules in memory, defined and fired by the real rules, round by round."""
 
 from datetime import datetime
 from typing import Any
@@ -11,23 +11,15 @@ from feltd.clock import Now
 from feltd.mesh import cancel
 from feltd.model.trigger import Define
 from feltd.model.workload import Cancel
-from feltd.state import mapping, runs, schedules
+from feltd.state import definitions, runs, schedules
+from feltd.state.definitions import Defining
+from feltd.state.standing import OnTrigger
 from feltd.store.tx import Row
 from tests.state.world import State
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
-
-#: Stands in for the definition, which other stories tell.
-INSERT = """
-INSERT INTO triggers (tenant_id, trigger_id, application_id, kind, enabled, target_capability,
-                      work, requested_by, defined_by, created_at_ms, updated_at_ms, cron, every_ms,
-                      timezone, missed, overlap, anchor_at_ms, next_at_ms, last_at_ms)
-VALUES (:tenant_id, :trigger_id, 'docs', 'schedule', 1, :target_capability, :work, 'service:local',
-        'service:local', :now_ms, :now_ms, :cron, :every_ms, :timezone, :missed, :overlap,
-        :anchor_at_ms, :next_at_ms, :last_at_ms)
-"""
 
 
 def at(zone: str, *when: int) -> int:
@@ -54,20 +46,20 @@ class Calendar(State):
         """Define a schedule of acme/docs, daily at 02:00 UTC unless said; its id."""
         if "every_ms" not in members:
             members.setdefault("cron", "0 2 * * *")
-        said = {"trigger_id": trigger_id, "kind": "schedule", "target_capability": "report"}
-        body = convert({**said, **members}, Define)
-        self.conn.execute(
-            INSERT,
-            {
-                "tenant_id": tenant_id,
-                "trigger_id": trigger_id,
-                "target_capability": body.target_capability,
-                "work": mapping.work_text(body),
-                "now_ms": self.now.lease_ms,
-                **schedules.columns(body, None, self.now),
-            },
-        )
+        said = {
+            "trigger_id": trigger_id,
+            "kind": "schedule",
+            "target_capability": "report",
+            "tenant_id": tenant_id,
+            "application_id": "docs",
+            **members,
+        }
+        self.ask(definitions.define, Defining(convert(said, Define)))
         return trigger_id
+
+    def manage(self, verb: Any, trigger_id: str = "nightly", body: Any = None, **of: Any) -> Any:
+        """Enable, disable, delete or preview a schedule of acme."""
+        return self.ask(verb, OnTrigger("acme", body), trigger_id, **of)
 
     def trigger(self, trigger_id: str = "nightly", tenant_id: str = "acme") -> Row:
         """The row of a schedule."""
@@ -91,7 +83,7 @@ class Calendar(State):
 
     def run_now(self, trigger_id: str = "nightly", tenant_id: str = "acme", **of: Any) -> str:
         """Run a schedule by hand; the workload."""
-        return self.ask(runs.run_now, runs.Run(tenant_id), trigger_id, **of).workload_id
+        return self.ask(runs.run_now, OnTrigger(tenant_id), trigger_id, **of).workload_id
 
     def fired(self, trigger_id: str = "nightly", tenant_id: str = "acme") -> list[int]:
         """The instants of the workloads a schedule made, in the order they were made."""

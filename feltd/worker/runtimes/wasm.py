@@ -6,7 +6,9 @@ kept. wasmtime is loaded in the child alone (wasm_guest.py), never here.
 """
 
 import asyncio
+import functools
 import importlib.util
+import platform
 import shutil
 import sys
 import tempfile
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from feltd.model.policy import RuntimePolicy
 from feltd.worker.failures import Transient
-from feltd.worker.runtimes import limits
+from feltd.worker.runtimes import limits, sandbox
 from feltd.worker.runtimes.launched import Launched, Place, run, told
 from feltd.worker.runtimes.runtime import Claim, Finished, Malformed
 
@@ -155,8 +157,18 @@ def _guest(mode: str, words: dict[str, object]) -> list[str]:
     assert spec.origin is not None  # it is an ordinary package
     places = [str(Path(spec.origin).parent.parent), str(_HERE)]
     begin = f"import sys; sys.path += {places!r}; import wasm_guest; wasm_guest.main()"
-    said = [f"{name}={value}" for name, value in words.items() if value is not None]
+    all_words = {**words, "filter": _no_sockets()}
+    said = [f"{name}={value}" for name, value in all_words.items() if value is not None]
     return [sys.executable, "-I", "-S", "-c", begin, mode, *said]
+
+
+@functools.cache
+def _no_sockets() -> str | None:
+    """The filter that lets no socket to another machine through; None where none is known."""
+    if sys.platform != "linux" or platform.machine() not in sandbox.PROCESSORS:
+        return None
+    alone = RuntimePolicy(network_policy="none", filesystem_policy="none")
+    return sandbox.socket_filter(alone).hex()
 
 
 def _laid_out(compiled: bytes) -> Path:

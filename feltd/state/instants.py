@@ -64,11 +64,11 @@ class Passed(NamedTuple):
 def check(spec: Spec, now_ms: int) -> None:
     """Refuse TRIGGER_INVALID for a zone or fields nobody can read, or nothing within five years.
 
-    Pure, some milliseconds at worst: for the handler, before the writer is asked.
+    Pure, some milliseconds at worst.
     """
+    zone(spec.timezone)
     if spec.cron is None:
         return
-    zone(spec.timezone)
     fields = spec.cron.split()
     if len(fields) != FIELDS:
         raise _invalid("/cron", "has five fields: minute, hour, day of month, month, day of week")

@@ -122,8 +122,8 @@ def columns(body: Define, known: Row | Mapping[str, Any] | None, now: Now) -> di
     """The columns of a schedule's timing as a definition leaves them; `known` is its row before.
 
     The same timing goes on where it stood, also with another policy. Another one, or one that was
-    disabled, begins behind both now and the last instant dealt with. Refuses TRIGGER_INVALID
-    where nothing is ever due; what `check` refuses is the handler's to find.
+    disabled, begins behind both now and the last instant dealt with. Refuses TRIGGER_INVALID for
+    what cannot be read, and where nothing is due within five years.
     """
     said: dict[str, Any] = {
         "cron": None if body.cron is None else " ".join(body.cron.split()),
@@ -134,10 +134,12 @@ def columns(body: Define, known: Row | Mapping[str, Any] | None, now: Now) -> di
         "last_at_ms": None if known is None else known["last_at_ms"],
     }
     same = known is not None and all(known[name] == said[name] for name in TIMING)
-    said["anchor_at_ms"] = None if body.every_ms is None else now.wall_ms
     if same and known is not None:
-        said["anchor_at_ms"] = known["anchor_at_ms"]
-    said["next_at_ms"] = known["next_at_ms"] if same and known is not None else None
+        said |= {"anchor_at_ms": known["anchor_at_ms"], "next_at_ms": known["next_at_ms"]}
+    else:
+        anchor_at_ms = None if body.every_ms is None else now.wall_ms
+        said |= {"anchor_at_ms": anchor_at_ms, "next_at_ms": None}
+        instants.check(spec_of(said), now.wall_ms)
     if not body.enabled:
         said["next_at_ms"] = None
     elif said["next_at_ms"] is None:

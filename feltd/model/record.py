@@ -22,6 +22,8 @@ MUTATIONS_MAX = 1_000
 COLLECTIONS_MAX = 10_000
 
 QUERY_CHARS_MAX = 256
+#: As a cursor in a URL.
+CURSOR_CHARS_MAX = 2_048
 SEARCH_LIMIT_DEFAULT = 20
 
 Version = Annotated[int, Meta(ge=1, le=2**53 - 1)]
@@ -146,7 +148,7 @@ class Search(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     query: Annotated[str, Meta(min_length=1, max_length=QUERY_CHARS_MAX)]
     limit: Limit = SEARCH_LIMIT_DEFAULT
-    cursor: str | None = None
+    cursor: Annotated[str, Meta(max_length=CURSOR_CHARS_MAX)] | None = None
 
 
 class Found(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,15 @@ from tests.api.identity.conftest import Wire
 BY_ID = [route for route in routes(Config()) if "{id}" in route.path]
 TABLES = ("workers", "workloads", "claims", "grants", "checkpoints", "claim_logs", "late_results")
 TABLES += ("pools", "holds", "decisions", "fences", "workload_groups", "deadlines")
+TABLES += ("records", "changes", "consumers", "collections")
+#: What stands for the other names in a path.
+OTHER_NAMES = {
+    "{collection}": "orders-of-acme",
+    "{name}": "consumer-of-acme",
+    "{resource}": "bucket",
+    "{code}": "INTERNAL",
+}
+RECORDS = "/v1/collections/{collection}/records"
 
 
 class Scene:
@@ -34,7 +43,13 @@ class Scene:
         # The worker is full, so what is given to it is refused, and that decision is kept.
         second = self.work("acme", grant["grant"]["id"], "second", group="group-of-acme")
         given = wire.call("POST", f"/v1/workloads/{second}/claim", {"worker_id": worker_id})
+        kept = {"X_Feltd_Tenant": "acme"}
+        records = RECORDS.replace("{collection}", OTHER_NAMES["{collection}"])
+        for record in ("record-of-acme", "older-of-acme"):
+            assert wire.call("PUT", f"{records}/{record}", {"ours": True}, **kept).status == 201
+        assert wire.call("PUT", "/v1/consumers/consumer-of-acme", {"ack": 0}, **kept).status == 201
         self.ids = {
+            RECORDS: "record-of-acme",
             "/v1/groups": "group-of-acme",
             "/v1/placements": given.body["decision_id"],
             "/v1/pools": wire.post("/v1/pools", pool)["pool_id"],
@@ -90,6 +105,15 @@ class Scene:
         """The foreign object a route is about."""
         return next(it for start, it in self.ids.items() if route.path.startswith(start + "/"))
 
+    def path(self, route: Route, wanted: str = "") -> str:
+        """The path of a route, to the foreign object or the one that is wanted."""
+        path = route.path
+        if "{id}" in path:
+            path = path.replace("{id}", wanted or self.id_for(route))
+        for name, text in OTHER_NAMES.items():
+            path = path.replace(name, text)
+        return path
+
     def body(self, route: Route) -> Any:
         """A body that fits the route."""
         if route.method == "GET" or route.body is None:
@@ -124,9 +148,11 @@ def test_a_foreign_id_answers_like_a_made_up_one(scene: Scene, route: Route) -> 
     key = scene.worker["worker_key"] if route.auth == "worker" else scene.operator
 
     told = []
+    # A record is made under any id that is free: whoever has read it changes it.
+    read = {"If_Match": '"1"'} if route.method == "PUT" and route.body is Any else {}
     for wanted in (foreign, made_up):
-        path = route.path.replace("{id}", wanted)
-        answer = scene.wire.call(route.method, path, scene.body(route), key=key)
+        path = scene.path(route, wanted)
+        answer = scene.wire.call(route.method, path, scene.body(route), key=key, **read)
         assert 400 <= answer.status < 500, answer
         del answer.body["request_id"]
         told.append((answer.status, answer.body))
@@ -142,6 +168,10 @@ def test_lists_show_nothing_of_another_tenant(scene: Scene) -> None:
 
     paths: tuple[str, ...] = ("/v1/workers", "/v1/workloads", "/v1/claims", "/v1/grants")
     paths += (
+        "/v1/collections",
+        RECORDS.replace("{collection}", OTHER_NAMES["{collection}"]),
+        "/v1/changes",
+        "/v1/consumers",
         "/v1/keys",
         "/v1/pools",
         "/v1/holds",

@@ -14,7 +14,7 @@ OWN_KEY = {
     *("pull", "exchange", "claim"),
     *("start", "renew", "checkpoint", "complete", "fail", "release", "create_pool"),
     # These ask, or raise a mark that stands already.
-    *("validate", "fence", "try_placement"),
+    *("validate", "fence", "try_placement", "search_records"),
 }
 
 
@@ -36,6 +36,7 @@ def test_a_post_without_a_key_of_its_own_is_answered_alike(daemon: Daemon) -> No
     create(daemon, mesh, "waiting")
     bulk = {"action": "cancel", "filter": {"tenant_id": "t", "state": "READY"}}
     hold = {"scope": "tenant", "tenant_id": "t", "reason": "r"}
+    put = {"op": "put", "collection": "orders", "id": "o-1", "value": 1, "if_version": None}
     # In the order in which each finds something to do.
     calls: list[tuple[str, str, dict[str, Any], str]] = [
         ("log", f"/v1/workloads/{claim['workload_id']}/log", {**lines, "lines": ["x"]}, edge.key),
@@ -53,6 +54,12 @@ def test_a_post_without_a_key_of_its_own_is_answered_alike(daemon: Daemon) -> No
         ("transition", f"{at}/transition", {"to": "OFFLINE"}, ""),
         ("recover", f"{at}/recover", {}, ""),
         ("acknowledge", "/v1/health/acknowledge", {}, ""),
+        (
+            "transact",
+            "/v1/transactions?tenant_id=t",
+            {"mutations": [put, {**put, "id": "o-2"}]},
+            "",
+        ),
         ("create_key", "/v1/keys", {"name": "n", "tenants": ["acme"]}, ""),
         ("rotate_key", f"/v1/keys/{key_id}/rotate", {"overlap_ms": 0}, ""),
         ("issue_grant", "/v1/grants", {name: grant[name] for name in kept}, ""),

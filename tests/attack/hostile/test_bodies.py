@@ -12,6 +12,7 @@ from copy import deepcopy
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import msgspec.inspect as inspect
 import pytest
 
@@ -30,7 +31,7 @@ BEYOND = {400, 413, 422}
 #: What only a call makes; the keeper comes round meanwhile and ends this and that.
 TABLES = (
     "workloads", "claims", "keys", "grants", "pools", "holds", "fences", "decisions",
-    "workload_groups", "dependency_waits", "workers",
+    "workload_groups", "dependency_waits", "workers", "records", "changes", "consumers",
 )  # fmt: skip
 COUNTED = "SELECT " + ", ".join(f"(SELECT count(*) FROM {table})" for table in TABLES)  # noqa: S608
 
@@ -63,11 +64,8 @@ class Hostile(Scene):
     def send(self, route: Route, body: bytes, media: str = "application/json") -> Any:
         """The status and the answer; whatever is refused has left nothing behind."""
         own = route.auth == "worker"
-        ids = {**self.ids, "/v1/workers": self.doer["worker"]["worker_id"]} if own else self.ids
-        path = route.path.replace("{resource}", "bucket")
-        if "{id}" in path:
-            found = next(it for start, it in ids.items() if path.startswith(start + "/"))
-            path = path.replace("{id}", found)
+        doer = own and route.path.startswith("/v1/workers/")
+        path = self.path(route, self.doer["worker"]["worker_id"] if doer else "")
         key = self.doer["worker_key"] if own else self.boss
         headers = {"Authorization": f"Bearer {key}", "Content-Type": media}
         if not own:
@@ -119,6 +117,15 @@ def written(body: Any, kind: Any, place: shapes.Place, text: str) -> bytes:
     )
 
 
+def written_well(body: bytes) -> bool:
+    """Whether it is JSON."""
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
 @pytest.mark.parametrize("route", WITH_BODY, ids=name)
 def test_what_is_no_value_of_a_member_is_refused(hostile: Hostile, route: Route) -> None:
     kind, body = inspect.type_info(route.body), hostile.body(route)
@@ -155,6 +162,8 @@ def test_what_is_no_body_is_refused(hostile: Hostile, route: Route) -> None:
     wrong = (b"{", b"[]", b"null", b'"x"', b"\xff", b"\xef\xbb\xbf{}", body + b"x", b"[" * 100_000,
              b"{}\0", b'{"a":"\xed\xa0\x80"}', twice)  # fmt: skip
     for sent in wrong:
+        if route.body is Any and (sent == twice or (len(sent) < 10 and written_well(sent))):
+            continue  # the body is a value of any kind
         status, told = hostile.send(route, sent)
         assert status in BEYOND, (sent[:40], told)
     for media in ("text/plain", "application/xml", "application/x-www-form-urlencoded", "x", ""):

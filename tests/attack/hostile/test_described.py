@@ -19,6 +19,7 @@ from feltd.api.app import routes
 from feltd.api.routes import Route
 from feltd.config import Config
 from tests.api.identity.conftest import Wire
+from tests.api.identity.test_matrix_wire import OTHER_NAMES
 from tests.attack.hostile.test_bodies import Hostile, name
 from tests.attack.hostile.test_bodies import wire as wire
 
@@ -66,6 +67,8 @@ def test_a_route_answers_as_it_is_described(
                 asked.pop("wait_ms", None)
         if "{id}" in route.path:
             case.path_parameters["id"] = hostile.id_for(route)
+        if "{collection}" in route.path:
+            case.path_parameters["collection"] = OTHER_NAMES["{collection}"]
         headers = {"Authorization": f"Bearer {key}"}
         if route.auth != "worker":
             headers["X-Feltd-Tenant"] = "acme"

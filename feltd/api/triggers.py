@@ -18,7 +18,7 @@ from feltd.errors import Refused
 from feltd.identity import grants
 from feltd.model.base import Ask, Name
 from feltd.model.page import PageAsk
-from feltd.model.schedule import Preview
+from feltd.model.schedule import Preview, Ran
 from feltd.model.trigger import (
     PREDICATE_BYTES_MAX,
     Define,
@@ -33,7 +33,7 @@ from feltd.model.trigger import (
     TriggerStatus,
 )
 from feltd.model.workload import INPUT_BYTES_MAX
-from feltd.state import definitions, evaluation, instants, standing, triggers
+from feltd.state import definitions, evaluation, instants, runs, standing, triggers
 from feltd.state.standing import OnTrigger
 
 INVALID = "TRIGGER_INVALID"
@@ -155,6 +155,15 @@ async def disable_trigger(request: Request) -> Reply:
     request.query(OfTenant)
     body = request.decode(Disable)
     return reply(200, await _submit(request, triggers.disable, _ask(request, body)))
+
+
+async def run_trigger(request: Request) -> Reply:
+    """See runs.run_now; a repeat with the same Idempotency-Key makes no other workload."""
+    request.query(OfTenant)
+    request.decode(wire.Members)
+    ask = _ask(request)
+    done = await submit_once(request, runs.run_now, ask, tenant=ask.body.tenant_id)
+    return reply(done.status, done.answer)
 
 
 async def preview_trigger(request: Request) -> Reply:
@@ -316,6 +325,22 @@ ROUTES = (
         answer=Trigger,
         invalid_code=INVALID,
         example={"reason": "the warehouse is closed"},
+        responses=_GONE,
+    ),
+    Route(
+        method="POST",
+        path="/v1/triggers/{id}/run",
+        operation="run_trigger",
+        tag="trigger",
+        handler=run_trigger,
+        summary="Run a schedule now, out of turn",
+        scope=evaluation.WRITE,
+        body=wire.Members,
+        query=OfTenant,
+        answer=Ran,
+        status=201,
+        invalid_code=INVALID,
+        example={},
         responses=_GONE,
     ),
     Route(

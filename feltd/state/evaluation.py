@@ -23,6 +23,8 @@ WRITE = "triggers:write"
 
 #: Of the log, what one operation reads: some 10 ms of decoding.
 BYTES_MAX = 4 * 1024 * 1024
+#: Workloads made in one operation: 0.25 ms each. Whoever calls meanwhile waits for one of these.
+FIRINGS_MAX = 64
 #: Changes read at once: two values of 256 KiB each at most, as a rule far less.
 READ_AT_ONCE = 16
 #: Changes judged in one operation when somebody asks for it.
@@ -177,6 +179,16 @@ class Room:
         self.judged = 0
         self.produced: list[Firing] = []
 
+    @property
+    def spent(self) -> bool:
+        """Whether the operation is to end."""
+        return self.bytes_left <= 0 or len(self.produced) >= FIRINGS_MAX
+
+    @property
+    def full(self) -> bool:
+        """Whether no more of this tenant is to be judged."""
+        return self.spent or self.part_left <= 0
+
     def take(self, change: Row) -> None:
         """Count one change that was read."""
         size_bytes = len(change["before"] or "") + len(change["after"] or "")
@@ -191,8 +203,11 @@ def evaluate(tx: Tx, limit: int, now: Now) -> int:
     if not found:
         return 0
     room = Room()
-    more = _evaluate(tx, now, found, limit, room, eager=False)
-    return limit if more else min(room.judged, limit - 1)
+    if _evaluate(tx, now, found, limit, room, eager=False):
+        # The keeper's round has an end; what is left is not left until its next tick.
+        tx.tell("evaluate", "0")
+        return limit
+    return min(room.judged, limit - 1)
 
 
 def evaluate_now(tx: Tx, ask: Ask[Evaluate], now: Now) -> Produced:
@@ -236,7 +251,7 @@ def _evaluate(
     share = max(1, limit // max(1, len(turn)))
     more = len(turn) >= TENANTS_MAX
     for place, tenant_id in enumerate(turn):
-        if room.bytes_left <= 0 or place >= limit:
+        if room.spent or place >= limit:
             return True
         log = tx.row(LOG, {"tenant_id": tenant_id})
         if log is not None:
@@ -252,7 +267,7 @@ def _evaluate_log(tx: Tx, now: Now, log: Row, share: int, room: Room, eager: boo
     found = tx.rows(LAGGING, {**place, "eager": int(eager), "now_ms": now.lease_ms, "rows": share})
     each = max(1, share // max(1, len(found)))
     for row in found:
-        if room.part_left > 0:
+        if not room.full:
             _walk(tx, now, log, row, each, room)
     behind = tx.row(BEHIND, {**place, "now_ms": now.lease_ms})
     evaluated_seq = log["head_seq"] if behind is None else behind["cursor_seq"]
@@ -277,7 +292,7 @@ def _judge(
     reached, judged = row["cursor_seq"], 0
     try:
         predicate = mapping.predicate_of(row)
-        while judged < most and room.part_left > 0:
+        while judged < most and not room.full:
             rows = min(READ_AT_ONCE, most - judged)
             changes = _changes(tx, log, row, reached, rows)
             for change in changes:
@@ -286,7 +301,7 @@ def _judge(
                 if change["wanted"] and _meets(predicate, change):
                     room.produced += tx.attempt(partial(_fire, tx, now, log, row, change))
                 reached = change["seq"]
-                if room.part_left <= 0:
+                if room.full:
                     return reached, None
             if len(changes) < rows:
                 return log["head_seq"], None

@@ -33,6 +33,7 @@ from feltd.mesh import (
     requeue,
 )
 from feltd.model.base import Ask, Caller
+from feltd.state import consumers, definitions, evaluation, runs, transactions, triggers
 from feltd.store.tx import Row, Tx
 
 Rule = Callable[..., Any]
@@ -89,6 +90,17 @@ RULES: Mapping[str, Callable[[], Rule]] = {
     "fence": lambda: fences.fence,
     "quarantine": lambda: quarantine.quarantine,
     "unquarantine": lambda: quarantine.unquarantine,
+    "write": lambda: transactions.write,
+    "transact": lambda: transactions.transact,
+    "acknowledge": lambda: consumers.acknowledge,
+    "forget_consumer": lambda: consumers.delete,
+    "define": lambda: definitions.define,
+    "enable": lambda: triggers.enable,
+    "disable": lambda: triggers.disable,
+    "delete_trigger": lambda: triggers.delete,
+    "preview": lambda: triggers.preview,
+    "evaluate_now": lambda: evaluation.evaluate_now,
+    "run_now": lambda: runs.run_now,
 }
 
 

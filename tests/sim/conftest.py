@@ -1,4 +1,4 @@
-"""FELTD_SEED=n replays one schedule and runs nothing else of this folder."""
+"""FELTD_SEED=n replays the schedules of that number and runs nothing else of this folder."""
 
 import os
 
@@ -14,7 +14,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [
         item
         for item in items
-        if str(item.path).startswith(here) and (item.name == REPLAY) is not replaying
+        if str(item.path).startswith(here) and item.name.startswith(REPLAY) is not replaying
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

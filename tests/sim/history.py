@@ -15,6 +15,7 @@ from feltd.model.base import Caller
 from feltd.model.policy import Concurrency, Placement, Timeouts
 from feltd.model.workload import RetryPolicy
 from tests.sim import times
+from tests.sim.books import Books
 
 LIVE = frozenset({"CLAIMED", "RUNNING", "CHECKPOINTED"})
 
@@ -162,6 +163,11 @@ class History:
     #: Tokens given by people and not named by their workers; the highest token by resource.
     assigned: set[int] = field(default_factory=set)
     fences: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: Records and triggers by tenant; work that began by itself and that no firing names yet; work
+    #: that is cleared away.
+    books: dict[str, Books] = field(default_factory=dict)
+    unclaimed: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
 
     def live(self) -> Iterator[Hold]:
         """Claims that have not ended."""

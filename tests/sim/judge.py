@@ -92,6 +92,8 @@ def _judge_live(history: History, item: Item, hold: Hold, now: Now) -> None:
 
 
 def _judge_over(history: History, item: Item, hold: Hold, now: Now, why: str) -> None:
+    if item.workload_id in history.gone and item.answer is None:
+        return
     repeat = hold.ended_by is not None and hold.ended_by == (item.verb, body_of(item.body))
     if item.answer is None:
         if repeat and item.sound and _is_certain(history, item, now):

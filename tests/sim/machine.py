@@ -30,6 +30,18 @@ UNION ALL
 SELECT 'an unsettled worker', k.worker_id
   FROM workers k
  WHERE k.authority_unsettled = 1
+UNION ALL
+SELECT 'a change nobody judged', t.trigger_id
+  FROM triggers t
+  JOIN change_logs l ON l.tenant_id = t.tenant_id
+ WHERE t.enabled = 1
+   AND t.cursor_seq < l.head_seq
+   AND ifnull(t.retry_at_ms, 0) <= :now_ms
+UNION ALL
+SELECT 'an instant', t.trigger_id
+  FROM triggers t
+ WHERE t.next_at_ms <= :wall_ms
+   AND ifnull(t.retry_at_ms, 0) <= :now_ms
 """
 
 

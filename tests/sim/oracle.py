@@ -14,7 +14,7 @@ from feltd.model.claim import Outcome
 from feltd.model.group import CancelGroup
 from feltd.model.workload import Cancel
 from feltd.store.tx import Row, Tx
-from tests.sim import answers, bulks, edits, fates, standing, times, waits
+from tests.sim import answers, bulks, clerks, edits, fates, shelves, standing, times, waits
 from tests.sim.calls import ENDING, FENCED, Call
 from tests.sim.history import LIVE, History, Hold, Violation, Work
 from tests.sim.judge import Item, body_of, judge
@@ -81,6 +81,7 @@ class Oracle:
             bulks.changed(self.history, call, expected)
         if call.refusal is None:
             answers.after(self.history, call)
+        clerks.heard(self.history, call)
 
     def _lost(self, hold: Hold) -> str:
         """What becomes of a claim whose worker fell silent: it ends, or it runs out."""
@@ -115,13 +116,15 @@ class Oracle:
 
     def compare(self, tx: Tx) -> None:
         """Nothing acknowledged is missing or different, and nothing else is there."""
-        works = dict(self.history.works)
+        shelves.compare(self.history, tx, self.reached)
+        gone = self.history.gone
+        works = {name: work for name, work in self.history.works.items() if name not in gone}
         for row in tx.rows(WORKLOADS):
             work = works.pop(row["workload_id"], None)
             if work is None:
                 raise Violation(f"nobody was told of {row['workload_id']}")
             self._compare(work, row)
-        if works:
+        if works and not shelves.cleared(self.history, works, tx):
             raise Violation(f"acknowledged work is missing: {sorted(works)}")
         if not self.compares_keys:
             return

@@ -90,7 +90,7 @@ def run(seed: int, steps: int = STEPS) -> Run:
     world, places = fresh_world(seed)
     try:
         _storm(world, places, steps)
-        _calm(world, places)
+        calm(world, places)
         _look_back(world)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
@@ -135,7 +135,7 @@ def _storm(world: World, places: list[Place], steps: int) -> None:
         world.check()
 
 
-def _time(world: World, place: Place) -> None:
+def pass_time(world: World, place: Place) -> None:
     """Time passes: some, up to a boundary, or only by the wall clock; or the machine stands."""
     rng = world.rng
     kind = rng.random()
@@ -158,7 +158,7 @@ def _time(world: World, place: Place) -> None:
         world.stopped(rng.choice((3_001, 31_000, 120_000)))
 
 
-def _keep(world: World, place: Place) -> None:
+def keep(world: World, place: Place) -> None:
     """A round of the keeper, in slices or whole."""
     world.keep(fault=some_fault(world, 0.3), limit=world.rng.choice((None, None, 1, 2)))
 
@@ -180,17 +180,17 @@ def _put_back(world: World, place: Place) -> None:
     world.restore(keep_mark=not ahead or world.rng.random() < 0.6)
 
 
-ALWAYS = frozenset({people.submit, workers.work, _time, _keep})
+ALWAYS = frozenset({people.submit, workers.work, pass_time, keep})
 
 
 #: What happens to the machine and the daemon on it, and how often.
-MACHINE: tuple[tuple[Step, int], ...] = ((_time, 14), (_keep, 6), (_restart, 2), (_put_back, 3))
+MACHINE: tuple[tuple[Step, int], ...] = ((pass_time, 14), (keep, 6), (_restart, 2), (_put_back, 3))
 
 
 # -- the calm --------------------------------------------------------------------------------
 
 
-def _calm(world: World, places: list[Place]) -> None:
+def calm(world: World, places: list[Place]) -> None:
     """No more faults: the keeper and one honest worker a zone bring everything to its end."""
     world.faults = False
     world.note("calm")

@@ -268,9 +268,8 @@ class World:
             else:
                 return
         self._note_mark()
-        left: list[Any] = [
-            tuple(row) for row in self.conn.execute(LEFT_BEHIND, {"now_ms": self.now.lease_ms})
-        ]
+        instants = {"now_ms": self.now.lease_ms, "wall_ms": self.now.wall_ms}
+        left: list[Any] = [tuple(row) for row in self.conn.execute(LEFT_BEHIND, instants)]
         left += times.left(self.oracle.history, self.now) + self.oracle.lost()
         if left:
             raise Violation(f"the keeper left behind {left}")
@@ -328,6 +327,8 @@ class World:
 
     def _open_run(self, tx: Tx, finding: start.Finding, now: Now) -> int:
         ceiling = 0 if self.mark is None else self.mark.ceiling
+        if start.rolled_back(finding):
+            ledger.rename(tx, f"instance-{len(self.trace)}", now)
         floor = ledger.open_run(tx, ledger.Opening(ceiling, SLACK_MS, finding.label), now)
         if start.rolled_back(finding):
             vitals.restore(tx, now)

@@ -84,7 +84,7 @@ def rules(config: Config) -> tuple[Entry, ...]:
         Entry("rescale_not_before", 0, due.rescale, 500),
         Entry("promote", 0, due.promote, 500),
         Entry("evaluate_triggers", 0, evaluation.evaluate, 200),
-        Entry("fire_schedules", 0, schedules.fire_due, 100),
+        Entry("fire_schedules", 0, schedules.fire_due, 50),
         Entry("open_rates", 0, rates.open_rates, 500),
         Entry("open_lanes", 0, gates.open_rest, 500),
         Entry("prune_lanes", 10_000, lanes.prune, 2_000),

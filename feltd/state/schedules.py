@@ -174,16 +174,16 @@ def spec_of(row: Row | Mapping[str, Any]) -> Spec:
 def fire_due(tx: Tx, limit: int, now: Now) -> tuple[int, int | None]:
     """Deal with some `limit` due instants; how many, and the lease time of the next one.
 
-    Half of the room is for what fell due within the last minute, so that schedules which catch up
-    after an outage keep no other waiting. Each schedule is guarded alone. Where nothing is due it
+    At most half of them are of schedules that catch up after an outage, so that those keep no
+    other waiting. Each schedule is guarded alone. Where nothing is due it
     reads one index and writes nothing.
     """
     first = _next(tx, now)
     if first is None or first > now.lease_ms:
         return 0, first
     fresh_ms = now.wall_ms - LATE_MS
-    due = _due(tx, now, fresh_ms, now.wall_ms, limit - limit // 2)
-    due += _due(tx, now, -1, fresh_ms, limit - len(due))
+    due = _due(tx, now, -1, fresh_ms, limit // 2)
+    due += _due(tx, now, fresh_ms, now.wall_ms, limit - len(due))
     share = max(1, limit // max(1, len(due)))
     done = sum(_serve(tx, now, row, share) for row in due)
     return done, _next(tx, now)

@@ -53,6 +53,18 @@ def test_a_round_with_nothing_due_reads_little_and_writes_nothing(calendar: Cale
     assert calendar.conn.total_changes - before <= 1
 
 
+@pytest.mark.parametrize("sql", [schedules.FIRST, schedules.RETRY, schedules.DUE])
+def test_what_is_due_is_found_by_an_index(calendar: Calendar, sql: str) -> None:
+    plan = calendar.conn.execute(
+        f"EXPLAIN QUERY PLAN {sql}",
+        {"now_ms": 1, "after_ms": 0, "until_ms": 1, "rows": 1},
+    ).fetchall()
+
+    told = [row["detail"] for row in plan]
+    assert len(told) == 1
+    assert "USING INDEX triggers_by_instant" in told[0] or "triggers_retrying" in told[0], told
+
+
 def test_the_next_instant_is_told_on_the_scale_of_leases(calendar: Calendar) -> None:
     calendar.schedule()
     calendar.step(-30 * MINUTE_MS)

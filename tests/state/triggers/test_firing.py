@@ -5,7 +5,7 @@ from msgspec.json import decode
 
 from feltd.clock import Now
 from feltd.model.record import Expect
-from feltd.state import evaluation, promises
+from feltd.state import evaluation, promises, triggers
 from feltd.store.tx import Tx
 from tests.state.triggers.world import PAID, Shop
 
@@ -206,8 +206,6 @@ def test_a_firing_that_was_written_down_is_never_made_again(shop: Shop) -> None:
 
 
 def test_a_deleted_trigger_that_is_made_again_fires_for_no_change_twice(shop: Shop) -> None:
-    from feltd.state import triggers
-
     shop.define()
     shop.put_many(2)
     shop.settle()

@@ -56,7 +56,7 @@ class Crew:
         url: str | None = None, **env: str,
     ) -> "subprocess.Popen[bytes]":  # fmt: skip
         """Start a worker process."""
-        target = () if "--exec" in flags else (handlers,)
+        target = () if {"--exec", "--wasm", "--remote"} & {*flags} else (handlers,)
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 (*FELTD, "worker", "run", *target, "--name", name, *flags),

@@ -140,9 +140,11 @@ class Program:
             argv[1:1] = extra
         me = os.getpid()
         self.started = time.monotonic()
+        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
         self.main = os.fork()
         if self.main == 0:
             self._become(argv, kept, me)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
         for fd in kept:
             os.close(fd)
         # The pipes are the program's: their ends must be seen when it closes them.
@@ -157,6 +159,7 @@ class Program:
             signal.set_wakeup_fd(-1)
             for number in (*HEARD, signal.SIGPIPE, signal.SIGXFSZ):
                 signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
             os.setpgid(0, 0)
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
@@ -175,8 +178,6 @@ class Program:
             _say(self.status, {"failed": f"{argv[0]}: {error}"})
         finally:
             os._exit(127)
-
-    # -- while it runs
 
     def _watch(self, poller: select.poll, waking: int) -> None:
         while self.code is None:

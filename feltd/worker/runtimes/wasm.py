@@ -71,7 +71,7 @@ class WasmRuntime:
         """
         await self.ready()
         assert self._compiled is not None
-        folder = await asyncio.to_thread(_laid_out, self._compiled)
+        folder = await _laid_out(self._compiled)
         bounds = limits.wasm_limits(policy)
         words = {
             "target": self.target,
@@ -171,12 +171,12 @@ def _no_sockets() -> str | None:
     return sandbox.socket_filter(alone).hex()
 
 
-def _laid_out(compiled: bytes) -> Path:
-    """A folder with the program in it; nobody else may look into it."""
+async def _laid_out(compiled: bytes) -> Path:
+    """A folder with the program in it, which nobody else may look into."""
     folder = Path(tempfile.mkdtemp(prefix="feltd-"))
     try:
-        (folder / COMPILED).write_bytes(compiled)
-    except OSError:
+        await asyncio.to_thread((folder / COMPILED).write_bytes, compiled)
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder

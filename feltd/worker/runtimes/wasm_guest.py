@@ -23,6 +23,9 @@ START = "_start"
 NATIVE, PULLEY = "native", "pulley64"
 #: Between two looks at what the program has used.
 LOOK_S = 0.01
+WAIT_S_MAX = 3_600.0
+#: Whoever waits for the program goes first: a worker, or a daemon that serves others meanwhile.
+NICE = 10
 #: A program inside a call of the engine, which sleeps, say, hears of its end never: it is ended.
 HEARS_S = 0.05
 ERRORS_BYTES_KEPT = 64 * 1024
@@ -42,6 +45,8 @@ def main() -> None:
     words = dict(word.split("=", 1) for word in sys.argv[2:])
     said = Said(words["words"])
     try:
+        with contextlib.suppress(OSError):
+            os.nice(NICE)
         _give_up_sockets(bytes.fromhex(words.get("filter", "")))
         if sys.argv[1] == "compile":
             compile_(words, said)
@@ -235,7 +240,7 @@ class Program:
                 self.why = "duration"
             elif cpu_s is not None and time.process_time() - used_s >= cpu_s:
                 self.why = "cpu"
-            elif self.over.wait(left_s if cpu_s is None else min(left_s, LOOK_S)):
+            elif self.over.wait(min(left_s, WAIT_S_MAX if cpu_s is None else LOOK_S)):
                 return
         self.engine.increment_epoch()
         if not self.over.wait(HEARS_S):

@@ -8,7 +8,6 @@ and bytes; where nothing is to be judged it reads one index and writes nothing.
 
 from collections.abc import Sequence
 from functools import partial
-from sqlite3 import Error, IntegrityError
 
 from msgspec import Struct
 
@@ -306,7 +305,7 @@ def _judge(
             if len(changes) < rows:
                 return log["head_seq"], None
     except Exception as error:
-        if _is_storage(tx, error):
+        if firing.is_storage(tx, error):
             raise
         return reached, error
     return reached, None
@@ -365,13 +364,6 @@ def _fire(tx: Tx, now: Now, log: Row, row: Row, change: Row) -> list[Firing]:
             tenant_id=row["tenant_id"],
         )
     ]
-
-
-def _is_storage(tx: Tx, error: Exception) -> bool:
-    """Whether it is the storage's trouble, which is everybody's, and not this trigger's."""
-    if tx.lost is not None:
-        return True
-    return isinstance(error, Error | MemoryError) and not isinstance(error, IntegrityError)
 
 
 def _name(row: Row) -> dict[str, object]:

@@ -6,7 +6,7 @@ fires, and for what, is decided by the callers, who stand in an attempt of their
 """
 
 from collections.abc import Mapping
-from sqlite3 import IntegrityError
+from sqlite3 import Error, IntegrityError
 
 from msgspec import MsgspecError
 
@@ -125,6 +125,13 @@ def failed(tx: Tx, now: Now, row: Row, why: Exception) -> None:
     if tx.change(GIVE_UP, {**_name(row), **facts, "now_ms": now.lease_ms}):
         write_down(tx, now, "disable_trigger", row, FELTD, reason=failure)
         warn(tx, row, f"disabled after {FAILURES_MAX} failures: {failure}")
+
+
+def is_storage(tx: Tx, error: Exception) -> bool:
+    """Whether it is the storage's trouble, which is everybody's, and not one trigger's."""
+    if tx.lost is not None:
+        return True
+    return isinstance(error, Error | MemoryError) and not isinstance(error, IntegrityError)
 
 
 def told(why: Exception) -> str:

@@ -8,7 +8,6 @@ drops is counted, not written. An instant that fires, or meets an unfinished run
 
 from collections.abc import Mapping
 from functools import partial
-from sqlite3 import Error, IntegrityError
 from typing import Any, NamedTuple
 
 from msgspec.json import encode
@@ -243,7 +242,7 @@ def _serve(tx: Tx, now: Now, name: Row, most: int) -> int:
         try:
             tx.attempt(partial(_take, tx, now, row))
         except Exception as error:
-            if _is_storage(tx, error):
+            if firing.is_storage(tx, error):
                 raise
             firing.failed(tx, now, row, error)
             return done + 1
@@ -288,13 +287,6 @@ def _dealt_with(tx: Tx, row: Row, at_ms: int) -> bool:
 
 def _is_unfinished(tx: Tx, row: Row) -> bool:
     return tx.row(UNFINISHED, {"workload_id": row["last_workload_id"]}) is not None
-
-
-def _is_storage(tx: Tx, error: Exception) -> bool:
-    """Whether it is the storage's trouble, which is everybody's, and not this schedule's."""
-    if tx.lost is not None:
-        return True
-    return isinstance(error, Error | MemoryError) and not isinstance(error, IntegrityError)
 
 
 def _name(row: Row) -> dict[str, object]:

@@ -18,6 +18,15 @@ from feltd.state.writing import Log, Writing, head, writing
 from feltd.store.tx import Row
 from tests.mesh.world import Mesh
 
+EVERYTHING = (
+    "SELECT * FROM records",
+    "SELECT * FROM changes",
+    "SELECT * FROM change_logs",
+    "SELECT * FROM collections",
+    "SELECT * FROM consumers",
+    "SELECT seq, action, subject FROM audit",
+)
+
 
 def bytes_of(value: Any) -> bytes:
     """A value as it is stored."""
@@ -34,6 +43,14 @@ class State(Mesh):
         key_id="k00000000app",
         scopes=frozenset({"state:read", "state:write"}),
         tenants=("acme",),
+    )
+
+    #: As `writer`, on the daemon's own socket: no key stands behind it.
+    operator = Caller(
+        subject=Subject(kind="service", id="app"),
+        scopes=frozenset({"*"}),
+        tenants=("*",),
+        local=True,
     )
 
     def writing(self, cause: str | None = None, **of: Any) -> Writing:
@@ -91,6 +108,10 @@ class State(Mesh):
         """What a record holds; None where it is not there."""
         row = self.record(record_id, collection, tenant_id)
         return None if row is None or row["value"] is None else decode(row["value"])
+
+    def everything_of_state(self) -> list[tuple[Any, ...]]:
+        """Every row of records and their log, to see that nothing changed."""
+        return [tuple(row) for sql in EVERYTHING for row in self.conn.execute(sql).fetchall()]
 
     def log(self, tenant_id: str = "acme") -> Log:
         """Where a tenant's log stands."""

@@ -153,6 +153,8 @@ class Keeper:
 
     def expect(self, name: str, at_ms: int) -> None:
         """An entry will have work at this lease time: rest no longer than until then."""
+        if name not in self.records:
+            return
         known = self._next_at_ms.get(name)
         if known is None or at_ms < known:
             self._next_at_ms[name] = at_ms

@@ -23,7 +23,6 @@ from feltd.model.trigger import (
     PREDICATE_BYTES_MAX,
     Define,
     Disable,
-    Firing,
     ListTriggers,
     OfTenant,
     Previewed,
@@ -44,9 +43,13 @@ PRODUCED_MAX = 1_000
 
 
 class EvaluateNow(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The body of an evaluation; without a tenant all of the caller's."""
+    """The body of an evaluation; without a tenant all of the caller's.
+
+    `retry`: also what failed and waits for its next try, which counts like any other.
+    """
 
     tenant_id: Name | None = None
+    retry: bool = True
 
 
 async def define_trigger(request: Request) -> Reply:
@@ -104,30 +107,35 @@ async def trigger_status(request: Request) -> Reply:
 
 
 async def evaluate_triggers(request: Request) -> Reply:
-    """Operation after operation until nothing is left, the answer is full or the time is up."""
+    """Operation after operation until nothing is left, the answer is full or half the time is up.
+
+    What a later operation is refused for is not told: `more` says that something is left.
+    """
     request.query(OfTenant)
     body = request.decode(EvaluateNow)
     named = tenant_of(request, body) if body.tenant_id else tenant_filter(request)
     tenants = request.caller.tenants if named is None else (named,)
-    until_s = time.monotonic() + request.deadline_ms / 1_000
-    produced, more, eager = list[Firing](), True, True
-    while more and len(produced) < PRODUCED_MAX:
-        left_ms = int((until_s - time.monotonic()) * 1_000)
-        told = evaluation.Evaluate(tenants, eager)
+    until_s = time.monotonic() + request.deadline_ms / 2_000
+    tenant = named or request.tenant
+    done = await _evaluate(request, evaluation.Evaluate(tenants, body.retry), tenant)
+    produced, more = done.produced, done.more
+    while more and len(produced) < PRODUCED_MAX and time.monotonic() < until_s:
         try:
-            done = await request.app.writer.submit(
-                evaluation.evaluate_now,
-                Ask(caller=request.caller, body=told),
-                tenant=named or request.tenant,
-                deadline_ms=max(1, left_ms),
-            )
+            done = await _evaluate(request, evaluation.Evaluate(tenants, eager=False), tenant)
         except Refused:
-            if eager:
-                raise
             break
-        produced += done.produced
-        more, eager = done.more, False
+        produced, more = produced + done.produced, done.more
     return reply(200, Produced(produced=produced, more=more))
+
+
+async def _evaluate(request: Request, told: evaluation.Evaluate, tenant: str) -> Produced:
+    done: Produced = await request.app.writer.submit(
+        evaluation.evaluate_now,
+        Ask(caller=request.caller, body=told),
+        tenant=tenant,
+        deadline_ms=request.deadline_ms,
+    )
+    return done
 
 
 async def show_trigger(request: Request) -> Reply:

@@ -17,6 +17,7 @@ import click
 
 from feltd.api.listen import find_local_socket
 from feltd.cli.ending import ended_as_by_ctrl_c
+from feltd.daemon.place import ALONE
 from feltd.worker.client import Client
 
 START_S = 60.0
@@ -52,11 +53,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    return {
+    kept = {
         name: text
         for name, text in os.environ.items()
         if name in KEPT or not name.startswith("FELTD_")
     }
+    return kept | {ALONE: "1"}
 
 
 def _await(process: subprocess.Popen[bytes]) -> None:

@@ -4,6 +4,7 @@ Each is awaited in its round, bounded, and silent when there is nothing to do.
 """
 
 import asyncio
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from feltd.api.health import DISK_FREE_BYTES_MIN, WAL_BYTES_MAX
 from feltd.api.metrics import free_bytes
 from feltd.clock import Now
 from feltd.daemon.auditfile import AuditFile
+from feltd.daemon.place import ALONE
 from feltd.errors import Refused
 from feltd.identity import keys
 from feltd.keeper import Chore, Entry, rules
@@ -31,6 +33,8 @@ PROBE_EVERY_MS = 1_000
 NOTE_KEY_USE_EVERY_MS = 15_000
 #: Every promise asked on a large file takes seconds; a reader may be busy for so long.
 CHECK_MS_MAX = 60_000
+#: Entries that make work of changes and instants.
+STARTING = frozenset({"evaluate_triggers", "fire_schedules"})
 
 log = structlog.get_logger("feltd.keeper")
 
@@ -38,8 +42,10 @@ log = structlog.get_logger("feltd.keeper")
 def table(daemon: "Daemon") -> tuple[Entry | Chore, ...]:
     """The whole periodic table of a daemon, in the order of a round."""
     chores = Chores(daemon)
+    alone = os.environ.get(ALONE) == "1"
     return (
-        *rules(daemon.config),
+        *(one for one in rules(daemon.config) if not (alone and one.name in STARTING)),
+        Chore("compact", daemon.config.compact_every_ms, daemon.compacting.begin),
         Chore("checkpoint", CHECKPOINT_EVERY_MS, chores.checkpoint),
         Chore("probe", PROBE_EVERY_MS, chores.probe),
         Chore("note_key_use", NOTE_KEY_USE_EVERY_MS, chores.note_key_use),

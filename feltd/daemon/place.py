@@ -7,6 +7,10 @@ from feltd.store.connect import StoreProblem
 
 #: Exit code: another process holds the database.
 HELD = 75
+#: Set to 1 by a command that serves a file for its own length: the keeper of that daemon starts no
+#: work by itself. What changes and instants set off is started by who serves the file for good, or
+#: by the command that asks for it.
+ALONE = "FELTD_ALONE"
 
 
 def no_database(path: Path) -> StoreProblem:

@@ -76,6 +76,24 @@ SELECT (SELECT count(*)
 """
 
 
+# Of each log, the enabled trigger that is furthest behind; a seek a tenant.
+TRIGGERS = """
+SELECT (SELECT coalesce(max(l.head_seq - t.cursor_seq), 0)
+          FROM change_logs l
+          JOIN triggers t ON t.tenant_id = l.tenant_id
+                         AND t.kind = 'state'
+                         AND t.enabled = 1
+                         AND t.cursor_seq = (SELECT min(b.cursor_seq)
+                                               FROM triggers b
+                                              WHERE b.tenant_id = l.tenant_id
+                                                AND b.kind = 'state'
+                                                AND b.enabled = 1)) AS lag,
+       (SELECT count(*)
+          FROM triggers t
+         WHERE t.enabled = 0) AS disabled
+"""
+
+
 class Measures(NamedTuple):
     """One look. `claims` and `ends` are what came since the look before, up to `event_seq`.
 
@@ -90,6 +108,8 @@ class Measures(NamedTuple):
     ends: dict[str, int]
     grants_expiring: int
     keys_expiring: int
+    trigger_lag_changes: int
+    triggers_disabled: int
 
 
 def last_event(tx: Tx, cmd: None, now: Now) -> int:
@@ -112,6 +132,7 @@ def measure(tx: Tx, after_seq: int, now: Now) -> Measures:
     eligible_at_ms = oldest["eligible_at_ms"] if oldest else None
     until_ms = now.wall_ms + EXPIRING_MS
     expiring = tx.row(EXPIRING, {"wall_ms": now.wall_ms, "until_ms": until_ms})
+    [triggers] = tx.rows(TRIGGERS)
     return Measures(
         event_seq=until_seq,
         workloads={row["state"]: row["workloads"] for row in tx.rows(WORKLOADS)},
@@ -121,4 +142,6 @@ def measure(tx: Tx, after_seq: int, now: Now) -> Measures:
         ends=ends,
         grants_expiring=expiring["grants"] if expiring else 0,
         keys_expiring=expiring["keys"] if expiring else 0,
+        trigger_lag_changes=triggers["lag"],
+        triggers_disabled=triggers["disabled"],
     )

@@ -21,6 +21,7 @@ from feltd.worker.verbs.identity import IdentityVerbs
 from feltd.worker.verbs.placements import PlacementVerbs
 from feltd.worker.verbs.pools import PoolVerbs
 from feltd.worker.verbs.state import StateVerbs
+from feltd.worker.verbs.triggers import TriggerVerbs
 from feltd.worker.verbs.workers import WorkerVerbs
 from feltd.worker.verbs.workloads import WorkloadVerbs
 
@@ -35,6 +36,7 @@ class AsyncClient(
     ClaimVerbs,
     HoldVerbs,
     PlacementVerbs,
+    TriggerVerbs,
     EventVerbs,
     StateVerbs,
 ):

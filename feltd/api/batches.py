@@ -3,10 +3,11 @@
 Items that stand each for itself go to the writer in slices, each an operation of its own, and the
 next is read only when the last is on disk: between two, others have their turn, and while there are
 others the writer rests from this tenant's batches at least half of the time. An atomic batch is one
-operation, as long as it is; the rest after it is longer.
+operation, as long as it is; the rest after it is longer. Nobody's answer waits for a rest.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from msgspec import Raw
 from feltd.api import fresh, wire
 from feltd.api.door import in_tenant
 from feltd.api.request import Reply, Request, reply
+from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import grants
 from feltd.mesh import creation
@@ -33,13 +35,16 @@ from feltd.model.workload import (
     Refusal,
 )
 from feltd.store.trouble import never_begun
+from feltd.store.tx import Tx
 
 INVALID = "WORKLOAD_INVALID"
 #: Items of one operation while other tenants call: about 1 ms of the writer, the wait of whoever
 #: comes next. Each slice is a commit.
 SLICE_ITEMS = 8
-#: Rest after an operation while other tenants call, in times of what it took.
+#: Rest after an operation while other tenants call, in times of what it took the writer; a slow
+#: disk must not keep the tenant's next call waiting until its deadline.
 REST, ATOMIC_REST = 1, 4
+REST_S_MAX = 1.0
 #: The same when no other tenant has called for ALONE_S: a batch takes half the time of small ones;
 #: who comes then waits for one such slice, up to 25 ms, and from then on for small ones.
 ALONE_ITEMS = 250
@@ -86,10 +91,10 @@ async def _in_slices(request: Request, raws: Sequence[Raw]) -> BatchAnswer:
     while len(made) < len(raws):
         sliced = 0
         try:
-            async with _turn(request, until_s):
+            async with _turn(request, until_s, REST) as make:
                 items = _slice(request, raws[len(made) :])
                 sliced = len(items)
-                answer = await _submit(request, items, False, until_s)
+                answer = await _submit(request, make, items, False, until_s)
         except Refused as refused:
             if not made:
                 raise
@@ -102,16 +107,36 @@ async def _in_slices(request: Request, raws: Sequence[Raw]) -> BatchAnswer:
 async def _in_one(request: Request, raws: Sequence[Raw]) -> BatchAnswer:
     until_s = time.monotonic() + request.deadline_ms / 1_000
     items: list[Creation | Refusal] = []
-    async with _turn(request, until_s):
+    async with _turn(request, until_s, ATOMIC_REST) as make:
         for start in range(0, len(raws), SLICE_ITEMS):
             items += [_item(request, raw) for raw in raws[start : start + SLICE_ITEMS]]
             await asyncio.sleep(0)
-        return await _submit(request, tuple(items), True, until_s)
+        return await _submit(request, make, tuple(items), True, until_s)
+
+
+class _Make:
+    """creation.create_batch, and since when the writer is at it."""
+
+    def __init__(self) -> None:
+        self.func = creation.create_batch
+        self.began_s = math.inf
+
+    def __call__(self, tx: Tx, ask: Ask[Batch], now: Now) -> BatchAnswer:
+        self.began_s = time.monotonic()
+        return self.func(tx, ask, now)
+
+    def rest_s(self, times: int) -> float:
+        """The rest due at its end: none when it never began."""
+        return min(REST_S_MAX, max(0.0, times * (time.monotonic() - self.began_s)))
 
 
 @asynccontextmanager
-async def _turn(request: Request, until_s: float) -> AsyncIterator[None]:
-    """The turn of one call among those of its tenant. Past the deadline refuses as the writer."""
+async def _turn(request: Request, until_s: float, rest: int) -> AsyncIterator[_Make]:
+    """The turn of one call among those of its tenant, and the rest before the tenant's next.
+
+    Past the deadline refuses as the writer. However the turn ends, answered, refused or left by a
+    client that went away, what it took the writer is rested for.
+    """
     turns = _turns.get(request.tenant)
     if turns is None:
         turns = _turns[request.tenant] = asyncio.Lock()
@@ -120,12 +145,17 @@ async def _turn(request: Request, until_s: float) -> AsyncIterator[None]:
             await turns.acquire()
     except TimeoutError:
         raise never_begun() from None
+    make = _Make()
     try:
         if time.monotonic() >= until_s:
             raise never_begun()
-        yield
+        yield make
     finally:
-        turns.release()
+        rest_s = 0.0 if request.alone(ALONE_S) else make.rest_s(rest)
+        if rest_s > 0:
+            asyncio.get_running_loop().call_later(rest_s, turns.release)
+        else:
+            turns.release()
 
 
 def _slice(request: Request, raws: Sequence[Raw]) -> Items:
@@ -152,19 +182,17 @@ def _unmade(refused: Refused, sliced: int, left: int) -> list[Refusal]:
     return [told] * sliced + [rest] * (left - sliced)
 
 
-async def _submit(request: Request, items: Items, atomic: bool, until_s: float) -> BatchAnswer:
-    """One operation, and the rest that others have of it before this tenant's next."""
+async def _submit(
+    request: Request, make: _Make, items: Items, atomic: bool, until_s: float
+) -> BatchAnswer:
     ask = Ask(caller=request.caller, body=Batch(items, atomic), fresh=fresh.text())
-    began_s = time.monotonic()
     answer: BatchAnswer = await request.app.writer.submit(
-        creation.create_batch,
+        make,
         ask,
         tenant=request.tenant,
         bulk=True,
-        deadline_ms=max(1, int((until_s - began_s) * 1_000)),
+        deadline_ms=max(1, int((until_s - time.monotonic()) * 1_000)),
     )
-    if not request.alone(ALONE_S):
-        await asyncio.sleep((time.monotonic() - began_s) * (ATOMIC_REST if atomic else REST))
     return answer
 
 

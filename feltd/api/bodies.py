@@ -4,9 +4,10 @@ It comes before the permit, so a client that drips its body holds nothing but it
 """
 
 import asyncio
+from collections.abc import Callable
 
 from feltd.api.admission import Admission
-from feltd.api.request import ClientGone, Receive
+from feltd.api.request import ClientGone, Message, Receive
 from feltd.errors import Refused
 
 #: A body up to here is never refused for the memory that others take: a heartbeat, a renewal and
@@ -41,12 +42,14 @@ class Bodies:
         bytes_max: int | None = None,
         *,
         keep_alive: bool = False,
+        held_s: Callable[[], float] = float,
     ) -> bytes:
         """The whole body.
 
         Refuses REQUEST_TOO_LARGE at once when `declared_bytes` says so, else with the first byte
         over the limit; REQUEST_TIMEOUT when the end has not come by the deadline, however steadily
-        it drips; SERVICE_OVERLOADED when all bodies being read together exceed their budget and
+        it drips, `held_s` not counted: for so long it waited for those who upload beside it;
+        SERVICE_OVERLOADED when all bodies being read together exceed their budget and
         this is not a small one: a few clients with slow large bodies must not silence the rest.
         Raises ClientGone when the client leaves in the middle.
         """
@@ -55,22 +58,23 @@ class Bodies:
             raise _too_large(limit)
         received = 0
         pieces = []
+        # The client's own time: seconds on the loop's clock without those it was held.
+        until_s = asyncio.get_running_loop().time() - held_s() + self._deadline_s
         try:
-            async with asyncio.timeout(self._deadline_s):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    piece = message.get("body", b"")
-                    received += len(piece)
-                    self.reading_bytes += len(piece)
-                    if received > limit:
-                        raise _too_large(limit)
-                    if received > SMALL_BYTES and self.reading_bytes > self._reading_bytes_max:
-                        raise self._admission.refusal(keep_alive=keep_alive, reason="body_memory")
-                    pieces.append(piece)
-                    if not message.get("more_body", False):
-                        break
+            while True:
+                message = await _received(receive, until_s, held_s)
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                piece = message.get("body", b"")
+                received += len(piece)
+                self.reading_bytes += len(piece)
+                if received > limit:
+                    raise _too_large(limit)
+                if received > SMALL_BYTES and self.reading_bytes > self._reading_bytes_max:
+                    raise self._admission.refusal(keep_alive=keep_alive, reason="body_memory")
+                pieces.append(piece)
+                if not message.get("more_body", False):
+                    break
         except TimeoutError:
             raise Refused(
                 "REQUEST_TIMEOUT", f"the body did not arrive within {self._deadline_s:g} s"
@@ -78,6 +82,18 @@ class Bodies:
         finally:
             self.reading_bytes -= received
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def _received(receive: Receive, until_s: float, held_s: Callable[[], float]) -> Message:
+    """The next message. Raises TimeoutError once the client's time is up."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            async with asyncio.timeout_at(until_s + held_s()):
+                return await receive()
+        except TimeoutError:
+            if loop.time() >= until_s + held_s():
+                raise
 
 
 def check_media_type(content_type: bytes | None) -> None:

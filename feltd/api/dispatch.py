@@ -15,7 +15,7 @@ from feltd.api import problems, wire
 from feltd.api.admission import Admission
 from feltd.api.bodies import Bodies, check_media_type
 from feltd.api.gate import App, Head
-from feltd.api.request import ON_GONE, ClientGone, Polls, Receive, Reply, Request, Scope, Send
+from feltd.api.request import HELD, ON_GONE, ClientGone, Polls, Receive, Reply, Request, Scope, Send
 from feltd.api.routes import Routes
 from feltd.errors import Refused
 
@@ -112,6 +112,7 @@ class Dispatch:
                 head.content_length,
                 route.body_bytes_max,
                 keep_alive=route.keep_alive,
+                held_s=request.scope.get("extensions", {}).get(HELD, float),
             )
             if route.body is None:
                 wire.decode(request.body, wire.Members, route.invalid_code)

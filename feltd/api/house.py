@@ -8,19 +8,17 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from feltd.api.listen import ServerSettings
+from feltd.api.turns import SMALL_PIECE_BYTES, Turns
 
 #: The operator's socket has room of its own: a flood on the network must not lock him out.
 LOCAL_CONNECTIONS_MAX = 128
 #: Written at once; a client has the drain deadline for each such piece, so a slow line suffices.
 PIECE_BYTES = 64 * 1024
-#: A received piece above this waits for its turn: it takes up to half a millisecond to go through.
-SMALL_PIECE_BYTES = 8 * 1024
-LARGE_BYTES_A_S = 32 * 1024 * 1024
 #: Below this nothing needs draining: it is asyncio's own low-water mark.
 UNSENT_BYTES = 16 * 1024
 #: After a refused body: how long it is read and thrown away, so that the answer arrives before
@@ -43,17 +41,19 @@ log = logging.getLogger("feltd.server")
 class Line:
     """One connection as the house sees it: its stage, and when that stage has lasted too long."""
 
-    __slots__ = ("_settings", "deadline_s", "stage", "writer")
+    __slots__ = ("_held_s", "_held_since_s", "_settings", "deadline_s", "stage", "writer")
 
     def __init__(self, writer: asyncio.StreamWriter, settings: ServerSettings) -> None:
         self.writer = writer
         self._settings = settings
+        self._held_s = 0.0
+        self._held_since_s: float | None = None
         self.stay(ACCEPT, settings.head_deadline_ms)
 
     def stay(self, stage: int, at_most_ms: float) -> None:
         """Enter a stage that may last `at_most_ms`."""
         self.stage = stage
-        self.deadline_s = asyncio.get_running_loop().time() + at_most_ms / 1000
+        self.deadline_s = _now_s() + at_most_ms / 1000
 
     def receives(self) -> None:
         """Bytes came: outside a call they begin a head."""
@@ -70,6 +70,28 @@ class Line:
         """A call ended and another may follow."""
         if self.stage == BUSY:
             self.stay(IDLE, self._settings.keep_alive_ms)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether something the client sent waits for its turn."""
+        return self._held_since_s is not None
+
+    def held_s(self) -> float:
+        """For how long it has waited in all; none of it is the client's delay."""
+        since_s = self._held_since_s
+        return self._held_s + (0.0 if since_s is None else _now_s() - since_s)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within, what came waits for its turn: the deadline of a head moves on by as much."""
+        before_s = self._held_s
+        self._held_since_s = _now_s()
+        try:
+            yield
+        finally:
+            self._held_s, self._held_since_s = self.held_s(), None
+            if self.stage in (ACCEPT, HEAD):
+                self.deadline_s += self._held_s - before_s
 
     async def send(self, message: bytes) -> bool:
         """Write it as fast as the client takes it; False when it is gone or takes nothing."""
@@ -149,7 +171,7 @@ class House:
         self._lines: set[Line] = set()
         self._addresses: Counter[str] = Counter()
         self._local = 0
-        self._pieces = asyncio.Lock()
+        self._turns = Turns()
 
     @property
     def connections(self) -> int:
@@ -183,15 +205,11 @@ class House:
             if not self._addresses[address]:
                 del self._addresses[address]
 
-    async def turn(self, received_bytes: int) -> None:
-        """Before looking at what came: large pieces go on one at a time, with rests.
-
-        A small call then waits for one piece, not for one of each connection that uploads.
-        """
+    async def turn(self, line: Line, address: str, received_bytes: int) -> None:
+        """Return when what a line has received may be looked at; see Turns."""
         if received_bytes > SMALL_PIECE_BYTES:
-            await self._pieces.acquire()
-            rest_s = received_bytes / LARGE_BYTES_A_S
-            asyncio.get_running_loop().call_later(rest_s, self._pieces.release)
+            with line.held():
+                await self._turns.take(address, received_bytes)
 
     async def end_accepting(self, fd: int | None) -> None:
         """After the stop: begin what asyncio has accepted, before the listener `fd` is closed.
@@ -209,9 +227,14 @@ class House:
     def begin_stop(self) -> None:
         """Take nobody in any more, and close every connection that is not at work."""
         self.stopping = True
+        self._turns.end_rests()
         for line in tuple(self._lines):
-            if line.stage in (ACCEPT, HEAD, IDLE):
-                line.close()
+            self.judge(line)
+
+    def judge(self, line: Line) -> None:
+        """While stopping: close it unless it is at work, or has sent what is not yet looked at."""
+        if self.stopping and line.stage in (ACCEPT, HEAD, IDLE) and not line.is_held:
+            line.close()
 
     async def keep(self, listeners: Sequence[asyncio.Task[None]]) -> None:
         """Judge deadlines until the stop, or until a listener fails; then end all of them.
@@ -257,9 +280,9 @@ class House:
         )
         while True:
             await asyncio.sleep(min(1.0, shortest_ms / 4000))
-            now_s = asyncio.get_running_loop().time()
+            now_s = _now_s()
             for line in tuple(self._lines):
-                if line.deadline_s <= now_s:
+                if line.deadline_s <= now_s and not line.is_held:
                     line.expire(self._late_head)
 
 
@@ -308,6 +331,10 @@ def started_elsewhere(app: Any, started: asyncio.Event) -> Any:
         await send({"type": "lifespan.shutdown.complete"})
 
     return listener
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _look_at(task: asyncio.Task[None]) -> None:

@@ -29,6 +29,8 @@ Send = Callable[[Message], Awaitable[None]]
 LOCAL = "feltd.local"
 ON_GONE = "feltd.on_gone"
 CUT = "feltd.cut"
+#: Answers for how many seconds in all the daemon has kept waiting what this client had sent.
+HELD = "feltd.held"
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _JSON = (b"content-type", b"application/json")

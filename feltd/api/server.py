@@ -31,7 +31,7 @@ from feltd.api.house import LINGER, House, Line, log, started_elsewhere
 from feltd.api.inbox import Inbox
 from feltd.api.listen import BACKLOG, Listener, ServerSettings, listen, listen_local
 from feltd.api.protocol import Protocol
-from feltd.api.request import CUT, LOCAL, ON_GONE
+from feltd.api.request import CUT, HELD, LOCAL, ON_GONE
 
 __all__ = ["Server", "ServerSettings"]
 
@@ -151,6 +151,8 @@ class Connection(TCPServer):
 
     config: HouseConfig
     protocol: Protocol  # type: ignore[assignment]
+    #: The peer's, '' on a Unix socket.
+    address: str
 
     async def run(self) -> None:
         """Serve until either side ends it. One connection too many is cut at once, unanswered."""
@@ -163,7 +165,7 @@ class Connection(TCPServer):
         except OSError:
             self.line.abort()
             return
-        address = client[0] if client else ""
+        self.address = address = client[0] if client else ""
         if not house.enter(self.line, address, local=local):
             self.line.abort()
             return
@@ -211,7 +213,7 @@ class Connection(TCPServer):
             await self.protocol.handle(Closed())
 
     async def _read_data(self) -> None:
-        thrown_away = 0
+        house, thrown_away = self.config.house, 0
         while not self.reader.at_eof():
             try:
                 received = await self.reader.read(MAX_RECV)
@@ -223,8 +225,9 @@ class Connection(TCPServer):
                     break
             elif received:
                 self.line.receives()
-                await self.config.house.turn(len(received))
+                await house.turn(self.line, self.address, len(received))
                 await self.protocol.handle(RawData(received))
+                house.judge(self.line)
         await self.protocol.handle(Closed())
 
 
@@ -252,6 +255,7 @@ class _Tasks(TaskGroup):
         inbox = Inbox(self._connection.protocol.send_continue)
         scope["extensions"][ON_GONE] = inbox.gone.when
         scope["extensions"][CUT] = self._connection.line.abort
+        scope["extensions"][HELD] = self._connection.line.held_s
         if self._connection.config.local:
             scope["extensions"][LOCAL] = True
         self.spawn(_handle, app, config, scope, inbox.get, send, None, None)

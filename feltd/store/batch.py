@@ -123,6 +123,8 @@ class Batch:
                 return
             if not operation.start():
                 continue
+            if not self.operations:
+                lanes.opened(operation)
             self.operations.append(operation)
             if operation.tenant != self.operations[0].tenant:
                 until_s = shared_until_s

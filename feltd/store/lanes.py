@@ -19,7 +19,7 @@ from feltd.store.tx import Tx
 #: Keep-alive calls in a row while others wait. Without a bound, workers that complete and claim in
 #: one keep-alive exchange after another would leave no turn to whoever only asks for work.
 KEEP_ALIVE_RUN_MAX = 3
-#: Batches in a row without bulk while bulk waits.
+#: After so many batches that did not begin with bulk, bulk that waits comes before all others.
 BULK_SKIPPED_MAX = 3
 
 
@@ -142,6 +142,10 @@ class Lanes:
             self.sorted -= 1
         return taken
 
+    def opened(self, first: Operation) -> None:
+        """A batch begins with this one. Told only of what runs: who gave up has had no turn."""
+        self._skipped = 0 if first.bulk else self._skipped + 1
+
     def _lane_of(self, operation: Operation) -> Lane:
         if operation.keep_alive:
             return self._first
@@ -160,5 +164,4 @@ class Lanes:
             taken = taken or self._rest.take()
         if opening:
             taken = taken or self._bulk.take()
-            self._skipped = 0 if taken is None or taken.bulk else self._skipped + 1
         return taken

@@ -11,10 +11,12 @@ def waiting(
 
 
 def taken(lanes: Lanes, turns: int) -> list[object]:
+    """What the next batches begin with."""
     found = []
     for _ in range(turns):
         operation = lanes.take()
         assert operation is not None
+        lanes.opened(operation)
         found.append(operation.cmd)
     return found
 
@@ -90,3 +92,33 @@ def test_tenants_take_turns_with_their_bulk() -> None:
     waiting(lanes, "one", bulk=True, tenant="quiet")
 
     assert taken(lanes, 2) == ["flood-0", "one"]
+
+
+def test_a_slice_that_was_given_up_takes_no_turn_of_another() -> None:
+    """Its client went away: the turn of bulk is still to come."""
+    lanes = Lanes()
+    for number in range(6):
+        waiting(lanes, f"pull-{number}")
+    assert taken(lanes, BULK_SKIPPED_MAX) == ["pull-0", "pull-1", "pull-2"]
+    waiting(lanes, "gone", bulk=True, tenant="loud")
+    waiting(lanes, "slice", bulk=True, tenant="quiet")
+
+    given_up = lanes.take()
+
+    assert given_up is not None
+    assert given_up.cmd == "gone"
+    assert taken(lanes, 2) == ["slice", "pull-3"]
+
+
+def test_bulk_that_was_not_there_for_long_waits_for_no_batch() -> None:
+    """One batch in four may begin with it; which one, the others do not mind."""
+    lanes = Lanes()
+    for number in range(12):
+        waiting(lanes, f"pull-{number}")
+    taken(lanes, BULK_SKIPPED_MAX + 2)
+    waiting(lanes, "first", bulk=True)
+    waiting(lanes, "second", bulk=True)
+
+    opening = taken(lanes, BULK_SKIPPED_MAX + 2)
+
+    assert (opening[0], opening[-1]) == ("first", "second")

@@ -13,6 +13,7 @@ import pytest
 
 from feltd.api import batches
 from feltd.clock import Now
+from feltd.errors import Refused
 from feltd.identity import principals
 from feltd.model.workload import NewBatch
 from feltd.store import connect, migrate
@@ -158,3 +159,106 @@ def test_another_tenant_waits_for_no_more_than_a_slice(tmp_path: Path) -> None:
         return ended
 
     assert asyncio.run(story())[0] == "quiet"
+
+
+def conflicting(name: str) -> list[dict[str, Any]]:
+    """Refused as a whole by its last item, when all of them have been at work."""
+    items = [docs(f"{name}-{n}") for n in range(SLICE)]
+    return [*items, docs(f"{name}-0", labels={"another": "body"})]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_answer_is_there_before_the_rest_and_the_rest_is_had_anyway(
+    tmp_path: Path, refused: bool
+) -> None:
+    """However a batch ends: the tenant's next waits, another tenant's does not."""
+
+    async def story() -> list[str]:
+        ended: list[str] = []
+        async with opened(tmp_path / "feltd.db") as app:
+
+            async def call(name: str, tenant: str) -> None:
+                await Call(app, batch_of(docs(name)), tenant=tenant).answer()
+                ended.append(name)
+
+            app.writer.slow_commit_ms = 50
+            items = conflicting("loud") if refused else [docs("loud")]
+            loud = Call(app, batch_of(*items, atomic=True), tenant="loud")
+            if refused:
+                with pytest.raises(Refused):
+                    await loud.answer()
+            else:
+                await loud.answer()
+            app.writer.slow_commit_ms = 0
+            # Answered, and the turn is not yet given back.
+            assert batches._turns["loud"].locked()
+            async with asyncio.TaskGroup() as calls:
+                calls.create_task(call("again", "loud"))
+                for number in range(3):
+                    calls.create_task(call(f"other-{number}", f"tenant-{number}"))
+        return ended
+
+    ended = asyncio.run(story())
+    assert ended[-1] == "again"
+    assert len(ended) == 4
+
+
+def test_a_client_that_goes_away_saves_its_tenant_no_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        began, loop = asyncio.Event(), asyncio.get_running_loop()
+        create_batch = batches.creation.create_batch
+
+        def watched(*given: Any) -> Any:
+            loop.call_soon_threadsafe(began.set)
+            return create_batch(*given)
+
+        monkeypatch.setattr(batches.creation, "create_batch", watched)
+        async with opened(tmp_path / "feltd.db") as app:
+            app.writer.slow_commit_ms = 100
+            items = batch_of(docs("gone"), atomic=True)
+            leaving = asyncio.create_task(Call(app, items, tenant="loud").answer())
+            await began.wait()
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            assert batches._turns["loud"].locked()
+
+    asyncio.run(story())
+
+
+def test_what_never_began_is_not_rested_for(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with opened(tmp_path / "feltd.db") as app:
+            app.writer.slow_commit_ms = 300
+            first = asyncio.create_task(Call(app, batch_of(docs("first")), tenant="a").answer())
+            await asyncio.sleep(0.05)
+            with pytest.raises(Refused) as refused:
+                await Call(app, batch_of(docs("late")), tenant="loud", deadline_ms=50).answer()
+            assert refused.value.code == "SERVICE_OVERLOADED"
+            assert "loud" not in batches._turns or not batches._turns["loud"].locked()
+            await first
+
+    asyncio.run(story())
+
+
+def test_alone_nobody_rests(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with opened(tmp_path / "feltd.db") as app:
+            items = batch_of(docs("one"), atomic=True)
+            await Call(app, items, tenant="loud", by_itself=True).answer()
+            assert "loud" not in batches._turns or not batches._turns["loud"].locked()
+
+    asyncio.run(story())
+
+
+def test_a_rest_has_an_end_however_slow_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the tenant's next batch would be refused for nothing but its deadline."""
+    work = batches._Make()
+    assert work.rest_s(batches.ATOMIC_REST) == 0
+    monkeypatch.setattr(batches.time, "monotonic", lambda: 100.0)
+    work.began_s = 40.0
+    assert work.rest_s(batches.ATOMIC_REST) == batches.REST_S_MAX
+    work.began_s = 99.9
+    assert work.rest_s(batches.REST) == pytest.approx(0.1)

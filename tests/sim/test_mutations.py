@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.sim.finds import SCHEDULES_MAX, find
 from tests.sim.image import fresh_world
 from tests.sim.mutations import MUTATIONS, Patches, entered, old_keys_live_on
 from tests.sim.mutations_of_changes import MUTATIONS as OF_CHANGES
 from tests.sim.mutations_of_gates import MUTATIONS as OF_GATES
 from tests.sim.mutations_of_gifts import MUTATIONS as OF_GIFTS
 from tests.sim.mutations_of_stops import MUTATIONS as OF_STOPS
-from tests.sim.schedule import Failure, run
+from tests.sim.schedule import run
 
-#: Found later than this is not found.
-SCHEDULES_MAX = 400
+FAULTS = (*MUTATIONS, *OF_STOPS, *OF_GIFTS, *OF_CHANGES, *OF_GATES)
 #: Found only after some dozens of schedules, 4 to 20 s each: looked for by hand, with `-m soak`.
 LATE = {
     "bulk_that_looks_once",
@@ -42,20 +42,13 @@ def _begin_sound() -> None:
     "mutation",
     [
         pytest.param(one, id=one.__name__, marks=[pytest.mark.soak] * (one.__name__ in LATE))
-        for one in (*MUTATIONS, *OF_STOPS, *OF_GIFTS, *OF_CHANGES, *OF_GATES)
+        for one in FAULTS
     ],
 )
 def test_a_fault_is_found(
     mutation: Callable[[], Patches], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = None
-    with entered(mutation):
-        for seed in range(SCHEDULES_MAX):
-            try:
-                run(seed)
-            except Failure as failure:
-                found = failure
-                break
+    found = find(mutation)
 
     assert found is not None, f"{mutation.__name__} was not found in {SCHEDULES_MAX} schedules"
     why = str(found).splitlines()[0][:100]

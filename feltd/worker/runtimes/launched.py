@@ -39,7 +39,7 @@ class Place(NamedTuple):
     """A program and where it runs: its bounds are the launcher's words, none where None.
 
     `closed` says that its folder is the one place of the machine it may write to; `fds` are left
-    open for it; `output_bytes_max` is what it may write to its stdout.
+    open for it.
     """
 
     argv: list[str]
@@ -49,7 +49,6 @@ class Place(NamedTuple):
     bounds: dict[str, int | str | None]
     closed: bool = False
     fds: tuple[int, ...] = ()
-    output_bytes_max: int = OUTPUT_BYTES_MAX
 
     @property
     def boxed(self) -> bool:
@@ -171,10 +170,9 @@ class Launched:
 
     async def _head(self, stream: asyncio.StreamReader, kept: bytearray) -> None:
         """Keep the beginning; a program that writes more than may be stored is ended."""
-        most = self.place.output_bytes_max
         while chunk := await stream.read(65_536):
-            kept += chunk[: max(0, most + 1 - len(kept))]
-            if len(kept) > most and self._why is None:
+            kept += chunk[: max(0, OUTPUT_BYTES_MAX + 1 - len(kept))]
+            if len(kept) > OUTPUT_BYTES_MAX and self._why is None:
                 self.end_now("output")
 
     def end_now(self, why: str) -> None:

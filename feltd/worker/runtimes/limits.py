@@ -10,7 +10,7 @@ from feltd.model.policy import RuntimePolicy
 
 #: A module as it is given, and what it may become compiled.
 MODULE_BYTES_MAX = 16 * 1024**2
-COMPILED_BYTES_MAX = 256 * 1024**2
+COMPILED_BYTES_MAX = 128 * 1024**2
 COMPILE_MS_MAX = 60_000
 COMPILE_BYTES_MAX = 1024**3
 #: Linear memory where max_memory_bytes is not given.

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from feltd.model.policy import RuntimePolicy
 from feltd.worker.failures import Transient
@@ -22,8 +23,9 @@ from feltd.worker.runtimes.launched import Launched, Place, run, told
 from feltd.worker.runtimes.runtime import Claim, Finished, Malformed
 
 NATIVE, PULLEY = "native", "pulley64"
-#: The engine's last words, and the program for it, in the folder of an attempt.
-WORDS, COMPILED = "words", "program"
+#: The engine's last words in the folder of an attempt; what is compiled, while it is.
+WORDS = "words"
+PROGRAM = "program"
 NOT_INSTALLED = "WebAssembly needs the extra: pip install 'feltd[wasm]'"
 #: How an attempt ended that was ended from outside: the engine's own word comes second then.
 ENDED_HERE = ("told", "output")
@@ -37,6 +39,7 @@ def available() -> bool:
 class WasmRuntime:
     """Runs one module, given as bytes, for each claim; it is compiled once, by the first attempt.
 
+    What it becomes is a file without a name, which ends with this object and takes no memory here.
     `target` is native, pulley64 (interpreted, for where a process may not run what it has written),
     or None: whichever works here.
     """
@@ -44,7 +47,7 @@ class WasmRuntime:
     def __init__(self, module: bytes, target: str | None = None) -> None:
         self.module = module
         self.target = target
-        self._compiled: bytes | None = None
+        self._program: BinaryIO | None = None
         self._compiling = asyncio.Lock()
         self._runs: dict[str, Launched] = {}
 
@@ -61,21 +64,21 @@ class WasmRuntime:
         if len(self.module) > limits.MODULE_BYTES_MAX:
             raise Malformed(f"the module has over {limits.MODULE_BYTES_MAX} bytes")
         async with self._compiling:
-            if self._compiled is None:
-                await self._compile()
+            if self._program is None:
+                self._program = await self._compiled()
 
     async def start(self, claim: Claim, policy: RuntimePolicy) -> None:
-        """Compile it if need be and lay it out for this attempt; there is no checkpoint.
+        """Compile it if need be and make ready for this attempt; there is no checkpoint.
 
         Raises Malformed.
         """
         await self.ready()
-        assert self._compiled is not None
-        folder = await _laid_out(self._compiled)
+        assert self._program is not None
+        folder = Path(tempfile.mkdtemp(prefix="feltd-"))
         bounds = limits.wasm_limits(policy)
         words = {
             "target": self.target,
-            "compiled": folder / COMPILED,
+            "program": self._program.fileno(),
             "words": folder / WORDS,
             "table_elements": limits.TABLE_ELEMENTS_MAX,
             "tables": limits.TABLES_MAX,
@@ -90,6 +93,7 @@ class WasmRuntime:
                 "cpu_ms": bounds.cpu_ms and bounds.cpu_ms + limits.HOST_CPU_MS,
                 "memory_bytes": bounds.memory_bytes + limits.HOST_BYTES,
             },
+            fds=(self._program.fileno(),),
         )
         self._runs[claim["claim_id"]] = Launched(place)
 
@@ -115,34 +119,45 @@ class WasmRuntime:
         if (launched := self._runs.get(claim["claim_id"])) is not None:
             launched.end_now("duration")
 
-    async def _compile(self) -> None:
+    async def _compiled(self) -> BinaryIO:
         folder = Path(tempfile.mkdtemp(prefix="feltd-"))
         try:
-            launched = Launched(_compiler(folder, self.target))
-            finished = await run(launched, self.module)
+            written, program = _file_of(folder)
+            with written:
+                launched = Launched(_compiler(folder, written.fileno(), self.target))
+                finished = await run(launched, self.module)
             words = _words(folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if finished.end == "exited" and words.get("end") == "compiled":
             self.target = words["target"]
-            self._compiled = finished.output
-            return
+            return program
+        program.close()
         if words.get("end") == "malformed":
             raise Malformed(f"the module is not run: {words['why']}")
-        if finished.end in ("cpu", "duration", "memory", "output"):
+        if finished.end in ("cpu", "duration", "memory"):
             raise Malformed(f"the module takes too much to compile: {finished.end}")
         raise Transient(f"the module could not be compiled: {_crash(finished, words)}")
 
 
-def _compiler(folder: Path, target: str | None) -> Place:
+def _file_of(folder: Path) -> tuple[BinaryIO, BinaryIO]:
+    """A new file, open to be written; and again to be read, since no program may write it."""
+    return open(folder / PROGRAM, "xb"), open(folder / PROGRAM, "rb")
+
+
+def _compiler(folder: Path, program: int, target: str | None) -> Place:
     """The compilation, which is bounded as a program is: a module may be made to be slow."""
     return Place(
-        argv=_guest("compile", {"target": target, "words": folder / WORDS}),
+        argv=_guest("compile", {"target": target, "program": program, "words": folder / WORDS}),
         env={},
         folder=folder,
         duration_ms=limits.COMPILE_MS_MAX,
-        bounds={"cpu_ms": limits.COMPILE_MS_MAX, "memory_bytes": limits.COMPILE_BYTES_MAX},
-        output_bytes_max=limits.COMPILED_BYTES_MAX,
+        bounds={
+            "cpu_ms": limits.COMPILE_MS_MAX,
+            "memory_bytes": limits.COMPILE_BYTES_MAX,
+            "file_bytes": limits.COMPILED_BYTES_MAX,
+        },
+        fds=(program,),
     )
 
 
@@ -169,17 +184,6 @@ def _no_sockets() -> str | None:
         return None
     alone = RuntimePolicy(network_policy="none", filesystem_policy="none")
     return sandbox.socket_filter(alone).hex()
-
-
-async def _laid_out(compiled: bytes) -> Path:
-    """A folder with the program in it, which nobody else may look into."""
-    folder = Path(tempfile.mkdtemp(prefix="feltd-"))
-    try:
-        await asyncio.to_thread((folder / COMPILED).write_bytes, compiled)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return folder
 
 
 def _words(folder: Path) -> dict[str, str]:

@@ -40,7 +40,13 @@ class Listener:
     """One stream. Iterating gives what comes, until the daemon ends it."""
 
     def __init__(
-        self, url: str, key: str, after: int | None = None, *, last: int | None = None
+        self,
+        url: str,
+        key: str,
+        after: int | None = None,
+        *,
+        last: int | str | None = None,
+        path: str = "/v1/events",
     ) -> None:
         address = urlsplit(url)
         self.connection = http.client.HTTPConnection(
@@ -49,8 +55,9 @@ class Listener:
         headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {key}"}
         if last is not None:
             headers["Last-Event-ID"] = str(last)
-        query = "" if after is None else f"?after={after}"
-        self.connection.request("GET", "/v1/events" + query, headers=headers)
+        if after is not None:
+            path += ("&" if "?" in path else "?") + f"after={after}"
+        self.connection.request("GET", path, headers=headers)
         self.answer = self.connection.getresponse()
         self.status = self.answer.status
 

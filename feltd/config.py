@@ -22,6 +22,8 @@ FLAG_OF = {"allowed_origins": "--allow-origin"}
 ORIGIN = re.compile(r"https?://(?:\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
 WHOLE = re.compile(r"-?[0-9]{1,18}")
 TRUTHS = {"1": True, "true": True, "yes": True, "on": True}
+DAY_MS = 86_400_000
+YEARS_MS = 3_650 * DAY_MS
 TRUTHS |= {"": False, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -123,6 +125,40 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     worker: Annotated[
         bool, Meta(description="run the programs of tenants whose grants name feltd-executor")
     ] = False
+    retain_changes_ms: Annotated[
+        int, Meta(ge=0, le=YEARS_MS, description="changes of records nobody waits for; 0: for ever")
+    ] = DAY_MS
+    consumer_limit_ms: Annotated[
+        int, Meta(ge=0, le=YEARS_MS, description="a consumer so far behind is dropped; 0: never")
+    ] = DAY_MS
+    retain_workloads_ms: Annotated[
+        int, Meta(ge=0, le=YEARS_MS, description="COMPLETED and CANCELLED work; 0: for ever")
+    ] = 7 * DAY_MS
+    retain_dead_letters_ms: Annotated[
+        int, Meta(ge=0, le=YEARS_MS, description="dead letters; 0: until somebody decides")
+    ] = 0
+    retain_deleted_ms: Annotated[
+        int,
+        Meta(ge=0, le=YEARS_MS, description="keys of cleared work, versions of deleted records"),
+    ] = 7 * DAY_MS
+    retain_decisions_ms: Annotated[
+        int, Meta(ge=0, le=YEARS_MS, description="placement decisions; 0: for ever")
+    ] = 7 * DAY_MS
+    retain_events_ms: Annotated[
+        int, Meta(ge=0, le=YEARS_MS, description="events; a feed further behind is told 410")
+    ] = 30 * DAY_MS
+    retain_audit_ms: Annotated[
+        int, Meta(ge=0, le=YEARS_MS, description="audit rows whose events are gone; 0: for ever")
+    ] = 365 * DAY_MS
+    retain_workers_ms: Annotated[
+        int, Meta(ge=0, le=YEARS_MS, description="removed and silent workers without claims")
+    ] = 30 * DAY_MS
+    retain_keys_ms: Annotated[
+        int, Meta(ge=0, le=YEARS_MS, description="worker keys that ended; 0: for ever")
+    ] = 30 * DAY_MS
+    compact_every_ms: Annotated[
+        int, Meta(ge=100, le=DAY_MS, description="how often what is past its time is cleared")
+    ] = 60_000
 
     @property
     def path(self) -> Path:

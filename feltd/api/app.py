@@ -14,6 +14,7 @@ from typing import Any
 from feltd.api import (
     changes,
     claims,
+    compactions,
     consumers,
     edits,
     events,
@@ -73,6 +74,8 @@ class Context:
     stack: Stack = field(init=False)
     streams: Streams = field(init=False)
     event_pages: events.Pages = field(init=False)
+    #: What clears history; the daemon's.
+    compactor: compactions.Compactor = field(init=False)
     #: How many connections are open.
     connections: Callable[[], int] = lambda: 0
 
@@ -101,6 +104,7 @@ def routes(config: Config) -> tuple[Route, ...]:
         *transactions.ROUTES,
         *changes.ROUTES,
         *consumers.ROUTES,
+        *compactions.ROUTES,
     )
 
 

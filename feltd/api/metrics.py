@@ -77,6 +77,9 @@ class Metrics:
         self.claims = 0
         self.ends: dict[str, int] = {}
         self.outage_credit_ms = 0
+        #: Rows cleared by compaction, by table, and how often it gave space back.
+        self.compacted: dict[str, int] = {}
+        self.logs_rewritten = 0
         self.looked: measures.Measures | None = None
         self.event_seq = 0
         #: Told of each keep-alive call that was shed: the writer counts it as not heard.
@@ -204,6 +207,8 @@ class Metrics:
         yield _counter(
             "feltd_outage_credit_ms", "Time given back after outages", self.outage_credit_ms
         )
+        yield _counters("feltd_operations_compacted", "Rows cleared", "table", self.compacted)
+        yield _counter("feltd_log_rewritten", "Times space was given back", self.logs_rewritten)
         if (looked := self.looked) is None:
             return
         states = dict.fromkeys(WORKLOAD_STATES, 0) | looked.workloads
@@ -215,6 +220,12 @@ class Metrics:
             ("feltd_oldest_ready_seconds", "Longest wait at a head", oldest_s),
             ("feltd_grants_expiring", "Grants ending in a week", looked.grants_expiring),
             ("feltd_keys_expiring", "Keys ending in a week", looked.keys_expiring),
+            (
+                "feltd_trigger_lag_changes",
+                "Changes the slowest enabled trigger has not judged",
+                looked.trigger_lag_changes,
+            ),
+            ("feltd_triggers_disabled", "Triggers that stand still", looked.triggers_disabled),
         ):
             yield _gauge(name, told, count)
 

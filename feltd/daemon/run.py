@@ -30,6 +30,7 @@ from feltd.clock import Now
 from feltd.config import Config, Hooks
 from feltd.daemon import start
 from feltd.daemon.chores import table
+from feltd.daemon.compacting import Compacting
 from feltd.daemon.crash import CrashPoint
 from feltd.daemon.executing import Executing
 from feltd.daemon.notify import notify, watchdog_every_ms
@@ -47,6 +48,8 @@ from feltd.store.writer import Signals, Writer
 
 #: Of graceful_ms, what the connections may take; the rest is for the last commits.
 SERVING_SHARE = 0.7
+#: Of graceful_ms, what the daemon's tasks may take after that; its own workers begin to end before.
+TASKS_SHARE, EXECUTING_SHARE = 0.25, 0.45
 #: How long the loop keeps the writer's thread from running Python, and it the loop: at Python's own
 #: 5 ms a busy loop costs each statement of the writer as much.
 SWITCH_S = 0.00005
@@ -78,6 +81,7 @@ class Daemon:
     context: Context
     keeper: Keeper
     server: Server
+    compacting: Compacting
 
     def __init__(self, config: Config, hooks: Hooks, lock: DataLock) -> None:
         self.config = config
@@ -176,6 +180,9 @@ class Daemon:
         )
         self.server = Server(application(self.context), settings, stop=self.stop)
         self.context.connections = lambda: self.server.connections
+        self.context.compactor = self.compacting = Compacting(
+            config, self.writer, self.readers, self.metrics, self.stop
+        )
         self.health.keeper = self.keeper = Keeper(
             table(self),
             lambda op, limit: self.writer.submit(op, limit, keep_alive=True),
@@ -237,9 +244,12 @@ class Daemon:
         self._leave_in_time()
         self.stop.set()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self.config.graceful_ms / 4_000)
+            share = TASKS_SHARE if self.executing is None else EXECUTING_SHARE
+            await asyncio.wait(self._tasks, timeout=self.config.graceful_ms / 1_000 * share)
         for task in self._tasks:
             task.cancel()
+        if hasattr(self, "compacting"):
+            await self.compacting.close()
         found = None
         if self.writer.broken is None:
             try:

@@ -9,6 +9,8 @@ the child may run: what it reads is not cleared away under it.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from msgspec.json import decode
+
 from feltd.errors import Refused
 from feltd.mesh.workloads import SETTLED_STATES
 from feltd.model.policy import GROUP_PREFIX
@@ -61,14 +63,22 @@ UPDATE workloads
                          FROM named n)
 """
 
-NAME_PARENTS = """
+KEEP = """
 INSERT INTO dependency_edges (parent, child_seq)
-SELECT DISTINCT CASE WHEN j.value GLOB 'group:*'
-                     THEN 'group:' || :tenant_id || '/' || substr(j.value, 7)
-                     ELSE j.value
-                END,
-       :child_seq
-  FROM json_each(:dependencies) j
+WITH RECURSIVE named (place, workload_id) AS (
+  SELECT 1, substr(:packed, 1, 41)
+  UNION ALL
+  SELECT n.place + 41, substr(:packed, n.place + 41, 41)
+    FROM named n
+   WHERE n.place + 41 <= :packed_end
+)
+SELECT DISTINCT n.workload_id, :child_seq
+  FROM named n
+"""
+
+KEEP_GROUP = """
+INSERT INTO dependency_edges (parent, child_seq)
+VALUES (:parent, :child_seq)
 """
 
 WAIT_FOR_GROUP = """
@@ -157,10 +167,15 @@ def keep(tx: Tx, child_seq: int, tenant_id: str, dependencies: str) -> None:
 
     Its rows are useless once it is COMPLETED or CANCELLED; compaction takes them then.
     """
-    tx.change(
-        NAME_PARENTS,
-        {"child_seq": child_seq, "tenant_id": tenant_id, "dependencies": dependencies},
-    )
+    named = dict.fromkeys(decode(dependencies, type=tuple[str, ...]))
+    packed = "".join(name for name in named if is_id(name))
+    if packed:
+        params = {"packed": packed, "packed_end": len(packed), "child_seq": child_seq}
+        tx.change(KEEP, params)
+    for name in named:
+        if not is_id(name):
+            parent = group_key(tenant_id, name[len(GROUP_PREFIX) :])
+            tx.change(KEEP_GROUP, {"parent": parent, "child_seq": child_seq})
 
 
 def group(tx: Tx, tenant_id: str, name: str) -> Row | None:

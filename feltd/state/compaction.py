@@ -6,14 +6,16 @@ of one, loses nothing and leaves every promise true. Nothing here decides how fa
 
 from collections.abc import Callable
 
+from msgspec.json import encode
+
 from feltd.clock import Now
 from feltd.identity import audit, principals
 from feltd.mesh import events
 from feltd.model.base import Ask
 from feltd.model.compaction import (
-    Compact,
     Floor,
     HeldBack,
+    Outcome,
     Policy,
     Pruned,
     Slice,
@@ -54,10 +56,16 @@ def compact(tx: Tx, cmd: Slice, now: Now) -> Pruned:
     return WALKS[cmd.table](tx, max(1, min(cmd.limit, LIMIT_MAX)), cmd.policy, now)
 
 
-def permit(tx: Tx, ask: Ask[Compact], now: Now) -> None:
-    """Write down that somebody compacts by hand. Refuses as every verb does whose key has ended."""
+def permit(tx: Tx, ask: Ask[None], now: Now) -> None:
+    """Before a compaction by hand. Refuses as every verb does whose key has ended."""
     principals.confirm(tx, ask.caller, now)
-    audit.act(tx, now, str(ask.caller.subject), "compact", "database")
+
+
+def by_hand(tx: Tx, ask: Ask[Outcome], now: Now) -> Outcome:
+    """Write down that somebody compacted, where that cleared anything; the outcome as it came."""
+    if ask.body.pruned:
+        audit.act(tx, now, str(ask.caller.subject), "compact", "database", body=encode(ask.body))
+    return ask.body
 
 
 def told(tx: Tx, pruned: dict[str, int], now: Now) -> None:

@@ -21,11 +21,10 @@ SELECT k.worker_id, k.registered_at_ms,
                 AND k.drain_until IS NOT 'resumed'
                 AND NOT EXISTS (SELECT 1
                                   FROM pools p
-                                  JOIN json_each(p.worker_ids) j
                                  WHERE p.tenant_id = k.tenant_id
                                    AND p.listed = 1
                                    AND p.deleted_at_ms IS NULL
-                                   AND j.value = k.worker_id)))
+                                   AND p.worker_ids LIKE '%"' || k.worker_id || '"%')))
        AND NOT EXISTS (SELECT 1
                          FROM claims c
                         WHERE c.worker_id = k.worker_id) AS ended

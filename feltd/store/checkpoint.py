@@ -50,6 +50,10 @@ class Checkpointer:
         self._changes += changes
         self._since += changes * self._per_change
 
+    def grew(self, pages: int) -> None:
+        """A commit that changed no row wrote so many pages."""
+        self._since += pages
+
     def run(self, conn: sqlite3.Connection, truncate: bool = False) -> Checkpoint:
         """Checkpoint now. PASSIVE waits for nobody; TRUNCATE up to the busy timeout."""
         row = conn.execute(TRUNCATE if truncate else PASSIVE).fetchone()

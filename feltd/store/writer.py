@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol, TypeVar
@@ -24,8 +25,9 @@ from feltd.store.connect import Connection
 from feltd.store.deadlines import Deadlines
 from feltd.store.guard import Guard
 from feltd.store.lanes import Lanes, Operation
-from feltd.store.trouble import FAILURES, halted, is_over, never_begun, not_over
+from feltd.store.trouble import FAILURES, halted, is_over, never_begun, not_over, refusal
 from feltd.store.tx import Tx
+from feltd.store.vacuum import Bite, bite
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -168,6 +170,18 @@ class Writer:
         for readers.
         """
         return await self._between(lambda conn: self._wal.run(conn, truncate))
+
+    async def vacuum(self, pages: int) -> Bite:
+        """Give up to `pages` free pages (one of BITES) back, between two batches.
+
+        A commit of its own, the file and nothing else being changed; refuses as `submit` does.
+        """
+        if self.broken is not None:
+            raise halted(self.broken)
+        try:
+            return await self._between(partial(self._bite, pages))
+        except FAILURES as error:
+            raise refusal(error) from error
 
     @property
     def wal_pages(self) -> int:
@@ -314,6 +328,14 @@ class Writer:
         self._guard.close(tx, now, changes)
         if self.slow_commit_ms:
             time.sleep(self.slow_commit_ms / 1_000)
+
+    def _bite(self, pages: int, conn: sqlite3.Connection) -> Bite:
+        given = bite(conn, pages)
+        # A page that is given back has another moved into its place.
+        self._wal.grew(2 * given.given)
+        if self._wal.due:
+            self._checkpoint(conn)
+        return given
 
     def _checkpoint(self, conn: sqlite3.Connection) -> None:
         try:

@@ -62,7 +62,7 @@ class Predicate(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     op: Operator
     field: Field | UnsetType = UNSET
     value: Any = UNSET
-    args: tuple["Predicate", ...] | UnsetType = UNSET
+    args: Annotated[tuple["Predicate", ...], Meta(max_length=NODES_MAX)] | UnsetType = UNSET
 
 
 class Define(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

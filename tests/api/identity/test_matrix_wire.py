@@ -17,6 +17,7 @@ BY_ID = [route for route in routes(Config()) if "{id}" in route.path]
 TABLES = ("workers", "workloads", "claims", "grants", "checkpoints", "claim_logs", "late_results")
 TABLES += ("pools", "holds", "decisions", "fences", "workload_groups", "deadlines")
 TABLES += ("records", "changes", "consumers", "collections")
+TABLES += ("triggers", "trigger_firings", "schedule_firings", "deleted_triggers")
 #: What stands for the other names in a path.
 OTHER_NAMES = {
     "{collection}": "orders-of-acme",
@@ -48,7 +49,13 @@ class Scene:
         for record in ("record-of-acme", "older-of-acme"):
             assert wire.call("PUT", f"{records}/{record}", {"ours": True}, **kept).status == 201
         assert wire.call("PUT", "/v1/consumers/consumer-of-acme", {"ack": 0}, **kept).status == 201
+        said = {"kind": "schedule", "every_ms": 3_600_000, "target_capability": "extract"}
+        trigger = {"trigger_id": "trigger-of-acme", **said}
+        definer = wire.key(
+            scopes=["triggers:write"], identity_id="registrar", grant_id=grant["grant"]["id"]
+        )["secret"]
         self.ids = {
+            "/v1/triggers": wire.post("/v1/triggers", trigger, key=definer)["trigger_id"],
             RECORDS: "record-of-acme",
             "/v1/groups": "group-of-acme",
             "/v1/placements": given.body["decision_id"],
@@ -172,6 +179,8 @@ def test_lists_show_nothing_of_another_tenant(scene: Scene) -> None:
         RECORDS.replace("{collection}", OTHER_NAMES["{collection}"]),
         "/v1/changes",
         "/v1/consumers",
+        "/v1/triggers",
+        "/v1/triggers/status",
         "/v1/keys",
         "/v1/pools",
         "/v1/holds",

@@ -27,20 +27,24 @@ class Edge(NamedTuple):
     fits: bool
 
 
-def places(kind: Any, at: Place = ()) -> Iterator[tuple[Place, Any]]:
-    """Each place of a body with its type; lists and dictionaries are entered once."""
+def places(kind: Any, at: Place = (), within: tuple[type, ...] = ()) -> Iterator[tuple[Place, Any]]:
+    """Each place of a body with its type; lists and dictionaries are entered once.
+
+    What holds its own kind, as a predicate does, is entered once within itself.
+    """
     if isinstance(kind, inspect.UnionType):
         for one in kind.types:
-            yield from places(one, at)
+            yield from places(one, at, within)
         return
     yield at, kind
     if isinstance(kind, inspect.StructType):
-        for field in kind.fields:
-            yield from places(field.type, (*at, field.encode_name))
+        if within.count(kind.cls) < 2:
+            for field in kind.fields:
+                yield from places(field.type, (*at, field.encode_name), (*within, kind.cls))
     elif isinstance(kind, inspect.VarTupleType | inspect.ListType):
-        yield from places(kind.item_type, (*at, 0))
+        yield from places(kind.item_type, (*at, 0), within)
     elif isinstance(kind, inspect.DictType):
-        yield from places(kind.value_type, (*at, "k"))
+        yield from places(kind.value_type, (*at, "k"), within)
 
 
 def edges(kind: Any) -> Iterator[Edge]:

@@ -35,8 +35,9 @@ LOOK_EVERY_S = 30.0
 AGAIN_S = (1.0, 30.0)
 #: Programs that run at once, each a process: beyond that they only wait for the processors.
 PROCESSES_MAX = 8
-#: Of graceful_ms, what running programs get to finish.
+#: Of graceful_ms, what running programs get to finish, and what giving back the rest takes then.
 GRACE_SHARE = 0.25
+GIVING_BACK_SHARE = 0.15
 #: Nothing listens there; the calls go into the application.
 URL = "http://localhost"
 
@@ -143,7 +144,8 @@ class _Tenure:
         self._leaving = True
         if self._room is not None:
             self._room.leave()
-            await asyncio.wait([self._task], timeout=self._grace_ms / 1_000 + 1.0)
+            giving_back_ms = self._daemon.config.graceful_ms * GIVING_BACK_SHARE
+            await asyncio.wait([self._task], timeout=(self._grace_ms + giving_back_ms) / 1_000)
 
     def cut(self) -> None:
         """End it now, and the programs with it: it may do nothing more anyway."""

@@ -6,15 +6,18 @@ given back, so that another worker may.
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from feltd.errors import Refused
 from feltd.executor import builtins, running
+from feltd.executor.modules import Modules
 from feltd.executor.programs import BUILTINS, Catalogue, Program
-from feltd.executor.records import UNAVAILABLE, Held, Records
-from feltd.executor.steps import OUTPUT_BYTES_MAX, Failed
+from feltd.executor.records import Held, Records
+from feltd.executor.steps import OUTPUT_BYTES_MAX, UNAVAILABLE, Failed, Malformed
+from feltd.model.policy import RuntimePolicy
 from feltd.worker.context import AsyncContext
 from feltd.worker.failures import Fenced, GivenBack, Permanent, Transient
 from feltd.worker.runtimes.runtime import policy_of
@@ -29,7 +32,10 @@ NOT_HERE_PAUSE_S = 1.0
 
 
 class Capability:
-    """Runs the definition of each claim. `places` bounds the processes of the whole daemon."""
+    """Runs the definition of each claim.
+
+    `places` bounds the processes of the whole daemon; `withdrawn` offers what is left to be run.
+    """
 
     #: It keeps to the policy of the claim itself.
     enforces_policy = True
@@ -40,8 +46,11 @@ class Capability:
         catalogue: Catalogue,
         records: Records,
         places: asyncio.Semaphore,
+        withdrawn: Callable[[], Awaitable[None]],
     ) -> None:
         self._session = session
+        self._withdrawn = withdrawn
+        self._modules = Modules()
         self._catalogue = catalogue
         self._records = records
         self._places = places
@@ -79,16 +88,25 @@ class Capability:
         if definition in BUILTINS:
             return await builtins.run(definition, ctx.input, held, self._records)
         program = await self._catalogue.program(definition)
-        if program is None:
-            log.warning("%s is no program here any more: giving it back", definition)
-            await asyncio.sleep(NOT_HERE_PAUSE_S)
-            raise GivenBack(f"{definition} cannot be run here")
-        given = msgspec.json.encode(ctx.input)
-        async with self._places:
-            return await self._in_a_process(program, given, policy, held, claim)
+        if program is not None:
+            try:
+                return await self._in_a_process(program, ctx, policy, held)
+            except Malformed as error:
+                self._catalogue.reject(definition, program.text, str(error))
+        # No more of it comes here before the registration says so.
+        try:
+            await self._withdrawn()
+        except Exception as error:
+            log.warning("what can be run could not be said: %s", error)
+        await asyncio.sleep(NOT_HERE_PAUSE_S)
+        raise GivenBack(f"{definition} cannot be run here")
 
     async def _in_a_process(
-        self, program: Program, given: bytes, policy: Any, held: Held, claim: dict[str, Any]
+        self, program: Program, ctx: AsyncContext, policy: RuntimePolicy, held: Held
     ) -> Any:
-        bounds = running.bounds_of(policy)
-        return await running.run(program.text, given, bounds, held, self._records)
+        given = msgspec.json.encode(ctx.input)
+        async with self._places:
+            if program.runtime == "wasm":
+                return await self._modules.run(program.module, given, policy, ctx.claim)
+            bounds = running.bounds_of(policy)
+            return await running.run(program.text, given, bounds, held, self._records)

@@ -8,7 +8,7 @@ built-ins come first; no record takes their names.
 import asyncio
 import base64
 import binascii
-import importlib.util
+import hashlib
 import logging
 from typing import Literal, NamedTuple
 
@@ -16,6 +16,7 @@ import msgspec
 
 from feltd.executor.records import Found, Records
 from feltd.executor.steps import Malformed, compiled
+from feltd.worker.runtimes import wasm
 
 log = logging.getLogger("feltd.executor")
 
@@ -61,8 +62,8 @@ def read(value: bytes) -> Program:
 
 
 def _module(value: bytes) -> bytes:
-    if importlib.util.find_spec("wasmtime") is None:
-        raise Malformed("wasm needs wasmtime: install feltd[wasm]")
+    if not wasm.available():
+        raise Malformed(wasm.NOT_INSTALLED)
     try:
         module = base64.b64decode(msgspec.json.decode(value, type=_Module).module, validate=True)
     except binascii.Error as error:
@@ -78,6 +79,8 @@ class Catalogue:
     def __init__(self, records: Records) -> None:
         self._records = records
         self._known: set[str] = set()
+        #: Programs that turned out to be none when they should run, by what they were.
+        self._rejected: dict[str, bytes] = {}
         self._following = asyncio.Lock()
 
     @property
@@ -88,11 +91,14 @@ class Catalogue:
     async def follow(self) -> None:
         """Take in what was written since the last time; the first time, everything."""
         async with self._following:
-            async for page in self._records.programs():
+            async for written in self._records.programs():
+                # A name may have been written twice: the last word counts.
+                page = list({found.name: found for found in written}.values())
                 # Reading a thousand programs takes a moment that nobody else should wait.
                 well = await asyncio.to_thread(_runnable, page)
                 for found in page:
-                    if found.name in well:
+                    again = found.value is not None and self._was_rejected(found.name, found.value)
+                    if found.name in well and not again:
                         self._known.add(found.name)
                     else:
                         self._known.discard(found.name)
@@ -100,13 +106,26 @@ class Catalogue:
     async def program(self, definition: str) -> Program | None:
         """A program as it is now; None where there is none that can be run."""
         value = await self._records.program(definition)
-        if value is not None:
+        if value is not None and not self._was_rejected(definition, value):
             try:
                 return read(value)
             except Malformed as error:
-                log.warning("%s cannot be run here: %s", definition, error)
+                self.reject(definition, value, str(error))
         self._known.discard(definition)
         return None
+
+    def reject(self, definition: str, value: bytes, why: str) -> None:
+        """What was taken for a program cannot be run here, for as long as it stays as it is."""
+        log.warning("%s cannot be run here: %s", definition, why)
+        self._rejected[definition] = hashlib.sha256(value).digest()
+        self._known.discard(definition)
+
+    def _was_rejected(self, definition: str, value: bytes) -> bool:
+        known = self._rejected.get(definition)
+        if known is not None and known != hashlib.sha256(value).digest():
+            del self._rejected[definition]
+            return False
+        return known is not None
 
 
 def _runnable(page: list[Found]) -> set[str]:

@@ -6,7 +6,7 @@ Each call is one operation of its own, done when it returns: between two of them
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple, Protocol
 
-from feltd.executor.steps import Failed
+from feltd.executor.steps import UNAVAILABLE, Failed
 
 #: What a refusal of the daemon means for a program, by its code.
 STATUS_OF = {
@@ -19,8 +19,6 @@ STATUS_OF = {
     "QUOTA_EXCEEDED": 413,
     "FORBIDDEN": 403,
 }
-#: Storage in trouble or a daemon that is full: later it may be well again.
-UNAVAILABLE = 503
 
 
 class Held(NamedTuple):

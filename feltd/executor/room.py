@@ -98,7 +98,9 @@ class Room:
             await self._session.begin_with(await self._kinds())
         except Stopped as stopped:
             return stopped
-        capability = Capability(self._session, self.catalogue, self._records, self._places)
+        capability = Capability(
+            self._session, self.catalogue, self._records, self._places, self._offer
+        )
         loop = self._loop = Loop(
             self._session, {ANY: capability}, on_drain="park", grace_ms=grace_ms
         )
@@ -121,14 +123,17 @@ class Room:
             await asyncio.sleep(GATHER_S)
             self._written.clear()
             try:
-                await self.catalogue.follow()
-                await self._session.offer(await self._kinds())
+                await self._offer()
             except Stopped:
                 raise
             except Exception as error:
                 log.warning("the programs could not be read: %s", error)
                 self._written.set()
                 await asyncio.sleep(AGAIN_S)
+
+    async def _offer(self) -> None:
+        await self.catalogue.follow()
+        await self._session.offer(await self._kinds())
 
     async def _kinds(self) -> tuple[str, ...]:
         """The kinds of work to be offered: all that can be run, or of too many those that wait."""

@@ -36,6 +36,10 @@ MEMBERS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 EVERY = frozenset({"op", "name", "each"})
 
 
+#: The status of storage in trouble, or of a daemon that is full: later it may be well again.
+UNAVAILABLE = 503
+
+
 class Failed(Exception):
     """A program ended without an output. `status` is what its failure is known by.
 

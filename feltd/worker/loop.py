@@ -69,6 +69,8 @@ class Loop:
         self._open = asyncio.Event()
         self._mending = asyncio.Lock()
         self._polling = False
+        #: A call that may bring claims is under way.
+        self._asking = False
         self._parked = False
 
     def leave(self) -> None:
@@ -191,11 +193,11 @@ class Loop:
                 "start": True,
                 "request_id": secrets.token_hex(16),
             }
-            self._polling = not parcels
+            self._polling, self._asking = not parcels, True
             try:
                 answer = await self._exchange(parcels, {"claim": wanted}, patience_ms=None)
             finally:
-                self._polling = False
+                self._polling = self._asking = False
             if answer is not None and not self._received(answer) and not parcels:
                 await self._nothing(answer)
 
@@ -364,7 +366,7 @@ class Loop:
         except Unreachable as silence:
             log.warning("could not drain: %s", silence)
         # The daemon ended the poll; what it gave in the same instant is given back, not lost.
-        await asyncio.wait([self._taking], timeout=1.0)
+        await self._until(lambda: not self._asking, 1.0, self._hurry)
         self._taking.cancel()
         await self._until(lambda: not self.desk.slots, self.grace_ms / 1000, self._hurry)
         if self.desk.slots:

@@ -74,6 +74,7 @@ class Context:
     stack: Stack = field(init=False)
     streams: Streams = field(init=False)
     event_pages: events.Pages = field(init=False)
+    change_pages: changes.Pages = field(init=False)
     #: What clears history; the daemon's.
     compactor: compactions.Compactor = field(init=False)
     #: How many connections are open.
@@ -138,6 +139,7 @@ def application(context: Context, lifespan: Any = None) -> Stack:
     config = context.config
     context.streams = Streams(context.stop)
     context.event_pages = events.Pages(context.readers, context.polls)
+    context.change_pages = changes.Pages(context.readers, context.polls)
     context.stack = build(
         routes(config),
         app=context,

@@ -5,14 +5,17 @@ where the log does not reach back to it any more it is told so.
 """
 
 import asyncio
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from feltd.api.door import tenant_of
+from feltd.api.polls import Polls
 from feltd.api.records import OfTenant
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
+from feltd.api.shared import SharedReads
 from feltd.api.stream import MEDIA_TYPE, Piece, Stream, frame, resumed, wanted
 from feltd.model import record
 from feltd.model.base import Instant, Name, WaitMs
@@ -21,7 +24,7 @@ from feltd.model.page import LIMIT_DEFAULT, Limit
 from feltd.state import changes
 from feltd.store.readers import Readers
 
-#: What a commit with changes tells, with the tenant.
+#: What a commit with changes tells: (TOPIC, tenant), and ALL once.
 TOPIC = "changes"
 #: One piece of a stream: so much may lie in memory for each of 512 that listen.
 PIECE_CHANGES = 100
@@ -40,11 +43,34 @@ class ChangesQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     tenant_id: Name | None = None
 
 
+class Read:
+    """One page and what it looks like in a stream."""
+
+    def __init__(self, cmd: Following, page: ChangePage) -> None:
+        self.page = page
+
+    @cached_property
+    def piece(self) -> Piece:
+        """The page as a piece of a stream, made once for all who share it."""
+        items, head = self.page.items, self.page.head
+        # A page may have ended for its bytes: then the reader stands at its last change.
+        last = items[-1].seq if items else head
+        frames = b"".join(frame(one.seq, one) for one in items)
+        return Piece(frames, last, bool(items) and last < head)
+
+
+class Pages(SharedReads[Following, Read]):
+    """Pages of logs, read once for all who stand at the same place; see `changes.page`."""
+
+    def __init__(self, readers: Readers, polls: Polls) -> None:
+        super().__init__(readers, polls, TOPIC, changes.page, Read)
+
+
 class ChangeSource:
     """A tenant's changes as one stream reads them."""
 
-    def __init__(self, readers: Readers, cmd: Following) -> None:
-        self._readers = readers
+    def __init__(self, pages: Pages, cmd: Following) -> None:
+        self._pages = pages
         self._cmd = replace(cmd, limit=PIECE_CHANGES, bytes_max=PIECE_BYTES)
 
     @property
@@ -54,11 +80,7 @@ class ChangeSource:
 
     async def read(self, after: int | None) -> Piece:
         """The next changes. Refuses CHANGES_COMPACTED."""
-        found = await self._readers.read(changes.page, replace(self._cmd, after=after))
-        frames = b"".join(frame(one.seq, one) for one in found.items)
-        # A piece may have ended for its bytes: then the reader stands at its last change.
-        last = found.items[-1].seq if found.items else found.head
-        return Piece(frames, last, bool(found.items) and last < found.head)
+        return (await self._pages.read(replace(self._cmd, after=after))).piece
 
 
 async def list_changes(request: Request) -> Reply | Stream:
@@ -71,8 +93,9 @@ async def list_changes(request: Request) -> Reply | Stream:
         limit=asked.limit,
     )
     if wanted(request):
-        return Stream(request, ChangeSource(request.app.readers, cmd), resumed(request, cmd.after))
-    found: ChangePage = await request.app.readers.read(changes.page, cmd)
+        source = ChangeSource(request.app.change_pages, cmd)
+        return Stream(request, source, resumed(request, cmd.after))
+    found: ChangePage = (await request.app.change_pages.read(cmd)).page
     if not found.items and asked.wait_ms:
         found = await _awaited(request, cmd, found, asked.wait_ms)
     return reply(200, found)
@@ -94,7 +117,7 @@ async def _awaited(request: Request, cmd: Following, found: ChangePage, wait_ms:
     async def there() -> bool:
         nonlocal found
         # What lies up to the head holds nothing for this reader: it stands there by now.
-        found = await request.app.readers.read(changes.page, replace(cmd, after=found.head))
+        found = (await request.app.change_pages.read(replace(cmd, after=found.head))).page
         return bool(found.items)
 
     why = "told"

@@ -1,11 +1,9 @@
 """The feed over HTTP: GET /v1/events as a page, as a long poll, or as a stream.
 
 All readers that stand at the same place share one read and its encoding, so that a commit costs one
-look at the database however many listen. A read is shared only until the next commit with events:
-nobody joins one that began before what he was woken for.
+look at the database however many listen.
 """
 
-import asyncio
 from contextlib import ExitStack
 from functools import cached_property
 from typing import Annotated
@@ -16,6 +14,7 @@ from feltd.api.door import tenant_filter
 from feltd.api.polls import Polls
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
+from feltd.api.shared import SharedReads
 from feltd.api.stream import MEDIA_TYPE, Piece, Stream, frame, resumed, wanted
 from feltd.mesh import feed
 from feltd.model.base import Instant, Name, WaitMs
@@ -25,9 +24,8 @@ from feltd.store.readers import Readers
 #: Events in one piece of a stream: some 30 kB, which a slow line still takes in a second.
 PIECE_EVENTS = 100
 
-#: What the seal of a commit tells: (EVENTS, tenant) for each tenant of its events, and ALL once.
+#: What the seal of a commit tells: (TOPIC, tenant) for each tenant of its events, and ALL once.
 TOPIC = "events"
-ALL = "*"
 
 
 class FeedQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -54,33 +52,11 @@ class Read:
         return Piece(b"".join(frame(one.seq, one) for one in items), after, self._full)
 
 
-class Pages:
-    """Reads of the feed under way, one for all who ask the same. Used on the event loop alone."""
+class Pages(SharedReads[Following, Read]):
+    """Pages of the feed, read once for all who stand at the same place; see `feed.page`."""
 
     def __init__(self, readers: Readers, polls: Polls) -> None:
-        self._readers = readers
-        self._under_way: dict[Following, asyncio.Task[Read]] = {}
-        self._hearing = polls.watching(TOPIC, ALL, self._under_way.clear)
-        self._hearing.__enter__()
-
-    async def read(self, cmd: Following) -> Read:
-        """The page as it is after every commit told so far. Refuses as `feed.page`."""
-        task = self._under_way.get(cmd)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._read(cmd))
-            self._under_way[cmd] = task
-            task.add_done_callback(lambda done: self._over(cmd, done))
-        return await asyncio.shield(task)
-
-    async def _read(self, cmd: Following) -> Read:
-        return Read(cmd, await self._readers.read(feed.page, cmd))
-
-    def _over(self, cmd: Following, task: asyncio.Task[Read]) -> None:
-        if self._under_way.get(cmd) is task:
-            del self._under_way[cmd]
-        if not task.cancelled():
-            # Looked at here too: those who waited for it may all have gone.
-            task.exception()
+        super().__init__(readers, polls, TOPIC, feed.page, Read)
 
 
 class FeedSource:

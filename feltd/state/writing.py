@@ -213,8 +213,8 @@ class Appending:
     def end(self) -> int:
         """Move the head and the counts, and tell who waits for changes; the newest seq.
 
-        Tells ("changes", tenant), ("evaluate", "0"), and ("record", "<tenant>/<collection>") for
-        programs. Refuses QUOTA_EXCEEDED beyond COLLECTIONS_MAX collections.
+        Tells ("changes", tenant) and ("changes", "*"), ("evaluate", "0"), and for programs
+        ("record", "<tenant>/<collection>"). Refuses QUOTA_EXCEEDED beyond COLLECTIONS_MAX collections.
         """
         if self.head_seq == self._before_seq:
             return self.head_seq
@@ -223,6 +223,7 @@ class Appending:
         for collection, (records, size_bytes) in self._gains.items():
             self._count(collection, records, size_bytes)
         self._tx.tell("changes", tenant_id)
+        self._tx.tell("changes", "*")
         self._tx.tell("evaluate", "0")
         if FLOW_CAPABILITIES in self._gains:
             self._tx.tell("record", f"{tenant_id}/{FLOW_CAPABILITIES}")

@@ -220,6 +220,19 @@ def pools_and_holds(scene: Scene) -> None:
     scene.call("HOLD_NOT_FOUND", "DELETE", "/v1/holds/hold_made_up")
 
 
+def records(scene: Scene) -> None:
+    """Records, consumers and a log that are not as somebody thinks."""
+    at, of_t = "/v1/collections/orders/records/o-1", {"X_Feltd_Tenant": "t"}
+    scene.call("RECORD_NOT_FOUND", "GET", at, **of_t)
+    scene.call("RECORD_INVALID", "PUT", at, 2**53, **of_t)
+    assert scene.daemon.call("PUT", at, 1, **of_t).status == 201
+    scene.call("RECORD_CONFLICT", "PUT", at, 2, If_None_Match="*", **of_t)
+    scene.call("CONSUMER_NOT_FOUND", "GET", "/v1/consumers/copy", **of_t)
+    scene.daemon.call("PUT", "/v1/consumers/copy", {"ack": 1}, **of_t)
+    scene.call("CONSUMER_BEHIND", "PUT", "/v1/consumers/copy", {"ack": 0}, **of_t)
+    scene.call("CHANGES_COMPACTED", "GET", "/v1/changes?after=9", **of_t)
+
+
 def a_fault(scene: Scene) -> None:
     """A row that no rule would have written meets a rule that relies on it."""
     job = scene.work("spoiled")
@@ -323,6 +336,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
             workloads,
             given_work_and_sinks,
             pools_and_holds,
+            records,
             a_fault,
         )
         for play in scenes:

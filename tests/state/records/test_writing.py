@@ -228,7 +228,7 @@ def test_a_cause_is_a_workload_of_the_tenant(state: State) -> None:
 
 def test_whoever_waits_for_changes_is_told(state: State) -> None:
     state.put("o-1", 1)
-    assert state.told == [("changes", "acme"), ("evaluate", "0")]
+    assert state.told == [("changes", "acme"), ("changes", "*"), ("evaluate", "0")]
 
     state.put("p-1", {}, FLOW_CAPABILITIES)
     assert ("record", f"acme/{FLOW_CAPABILITIES}") in state.told

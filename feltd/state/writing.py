@@ -214,7 +214,9 @@ class Appending:
         """Move the head and the counts, and tell who waits for changes; the newest seq.
 
         Tells ("changes", tenant) and ("changes", "*"), ("evaluate", "0"), and for programs
-        ("record", "<tenant>/<collection>"). Refuses QUOTA_EXCEEDED beyond COLLECTIONS_MAX collections.
+        ("record", "<tenant>/<collection>").
+
+        Refuses QUOTA_EXCEEDED beyond COLLECTIONS_MAX collections.
         """
         if self.head_seq == self._before_seq:
             return self.head_seq

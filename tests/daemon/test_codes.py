@@ -12,6 +12,7 @@ from feltd.errors import Refused
         ("worker", "MESH_STORAGE_FAILURE"),
         ("workload", "WORKLOAD_STORAGE_FAILURE"),
         ("claim", "WORKLOAD_STORAGE_FAILURE"),
+        ("trigger", "TRIGGER_STORAGE_FAILURE"),
         ("key", "STORAGE_UNAVAILABLE"),
         ("health", "STORAGE_UNAVAILABLE"),
     ],

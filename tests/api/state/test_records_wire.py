@@ -280,6 +280,28 @@ def test_search_says_how_far_it_came(acme: Tenant) -> None:
     assert (nothing["items"], nothing["complete"]) == ([], True)
 
 
+def test_a_search_through_many_ends_and_goes_on_where_it_ended(acme: Tenant) -> None:
+    """However long each takes, it looks at 10,000 at most, and together they look at all."""
+    for thousand in range(11):
+        put = {"op": "put", "collection": "many", "value": "straw"}
+        acme.transact(*({**put, "id": f"r{thousand}-{n}"} for n in range(1_000)))
+    acme.put("many/r0-0", "needle")
+
+    path, cursor, scanned, found = "/v1/collections/many/search", None, [], []
+    while True:
+        body = {"query": "Needle"} | ({"cursor": cursor} if cursor else {})
+        one = acme.call("POST", path, body).body
+        scanned.append(one["scanned"])
+        found += [record["id"] for record in one["items"]]
+        cursor = one["next_cursor"]
+        assert one["complete"] == (cursor is None)
+        if cursor is None:
+            break
+    assert max(scanned) <= 10_000
+    assert min(scanned) > 0
+    assert (sum(scanned), found) == (11_000, ["r0-0"])
+
+
 def test_provenance_names_the_key_s_owner_and_the_cause(daemon: Daemon, acme: Tenant) -> None:
     mesh = people(daemon)
     job = create(daemon, mesh, "cause")["workload_id"]

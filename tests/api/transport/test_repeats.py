@@ -14,7 +14,9 @@ OWN_KEY = {
     *("pull", "exchange", "claim"),
     *("start", "renew", "checkpoint", "complete", "fail", "release", "create_pool"),
     # These ask, or raise a mark that stands already.
-    *("validate", "fence", "try_placement", "search_records"),
+    *("validate", "fence", "try_placement", "search_records", "preview_trigger"),
+    # The id in the body names it for good; a change fires a trigger once.
+    *("define_trigger", "evaluate_triggers"),
 }
 
 
@@ -31,6 +33,11 @@ def test_a_post_without_a_key_of_its_own_is_answered_alike(daemon: Daemon) -> No
     grant = daemon.get("/v1/grants")["items"][0]
     kept = ("subject", "tenant_id", "application_id", "capabilities", "expires_at_ms")
     key_id = daemon.post("/v1/keys", {"name": "k", "tenants": ["acme"]})["key_id"]
+    scheduler = {"scopes": ["triggers:write"], "tenants": ["t"], "identity_id": "crew"}
+    named = {"name": "scheduler", "grant_id": grant["id"]}
+    scheduler_key = daemon.post("/v1/keys", {**scheduler, **named})["secret"]
+    yearly = {"kind": "schedule", "cron": "0 0 1 1 *", "target_capability": "report"}
+    daemon.post("/v1/triggers", {"trigger_id": "yearly", **yearly}, key=scheduler_key)
     at = f"/v1/workers/{edge.id}"
     create(daemon, mesh, "grouped", group="g")
     create(daemon, mesh, "waiting")
@@ -60,6 +67,10 @@ def test_a_post_without_a_key_of_its_own_is_answered_alike(daemon: Daemon) -> No
             {"mutations": [put, {**put, "id": "o-2"}]},
             "",
         ),
+        ("run_trigger", "/v1/triggers/yearly/run", {}, scheduler_key),
+        ("disable_trigger", "/v1/triggers/yearly/disable", {"reason": "r"}, scheduler_key),
+        ("enable_trigger", "/v1/triggers/yearly/enable", {}, scheduler_key),
+        ("compact", "/v1/compactions", {"dry_run": True}, ""),
         ("create_key", "/v1/keys", {"name": "n", "tenants": ["acme"]}, ""),
         ("rotate_key", f"/v1/keys/{key_id}/rotate", {"overlap_ms": 0}, ""),
         ("issue_grant", "/v1/grants", {name: grant[name] for name in kept}, ""),

@@ -24,6 +24,9 @@ WRITE = "triggers:write"
 BYTES_MAX = 4 * 1024 * 1024
 #: Workloads made in one operation: 0.25 ms each. Whoever calls meanwhile waits for one of these.
 FIRINGS_MAX = 64
+#: Triggers that walk in one operation, and that pass over what is not for them: some 10 ms each.
+WALKING_MAX = 64
+PASSED_MAX = 256
 #: Changes read at once: two values of 256 KiB each at most, as a rule far less.
 READ_AT_ONCE = 16
 #: Changes judged in one operation when somebody asks for it.
@@ -60,14 +63,19 @@ PASS_OVER = """
 UPDATE triggers
    SET cursor_seq = :head_seq
  WHERE tenant_id = :tenant_id
-   AND kind = 'state'
-   AND enabled = 1
-   AND cursor_seq < :head_seq
-   AND NOT EXISTS (SELECT 1
-                     FROM changes c
-                    WHERE c.tenant_id = triggers.tenant_id
-                      AND c.collection = triggers.source_collection
-                      AND c.seq > triggers.cursor_seq)
+   AND trigger_id IN (SELECT t.trigger_id
+                        FROM triggers t
+                       WHERE t.tenant_id = :tenant_id
+                         AND t.kind = 'state'
+                         AND t.enabled = 1
+                         AND t.cursor_seq < :head_seq
+                         AND NOT EXISTS (SELECT 1
+                                           FROM changes c
+                                          WHERE c.tenant_id = t.tenant_id
+                                            AND c.collection = t.source_collection
+                                            AND c.seq > t.cursor_seq)
+                       ORDER BY t.cursor_seq, t.trigger_id
+                       LIMIT :rows)
 """
 
 LAGGING = """
@@ -262,8 +270,9 @@ def _evaluate(
 
 def _evaluate_log(tx: Tx, now: Now, log: Row, share: int, room: Room, eager: bool) -> bool:
     place = {"tenant_id": log["tenant_id"], "head_seq": log["head_seq"]}
-    tx.change(PASS_OVER, place)
-    found = tx.rows(LAGGING, {**place, "eager": int(eager), "now_ms": now.lease_ms, "rows": share})
+    tx.change(PASS_OVER, {**place, "rows": PASSED_MAX})
+    rows = min(share, WALKING_MAX)
+    found = tx.rows(LAGGING, {**place, "eager": int(eager), "now_ms": now.lease_ms, "rows": rows})
     each = max(1, share // max(1, len(found)))
     for row in found:
         if not room.full:

@@ -37,7 +37,9 @@ class Scene:
         done = self.ready(registrar, "edge")
         work = self.work("acme", grant["grant"]["id"])
         worker_id, key = done["worker"]["worker_id"], done["worker_key"]
-        claims = wire.post(f"/v1/workers/{worker_id}/claims", {}, key=key)["claims"]
+        # Held and heard for as long as all of the stories may take on a slow machine.
+        pull = {"lease_ms": 3_600_000}
+        claims = wire.post(f"/v1/workers/{worker_id}/claims", pull, key=key)["claims"]
         assert [claim["workload_id"] for claim in claims] == [work]
         pool = {"pool_id": "pool-of-acme", "tenant_id": "acme", "name": "theirs"}
         hold = {"scope": "definition", "value": "index", "tenant_id": "acme", "reason": "ours"}
@@ -84,7 +86,7 @@ class Scene:
 
     def ready(self, registrar: str, name: str) -> dict[str, Any]:
         """Register a worker and bring it to READY."""
-        done = self.wire.register(registrar, name)
+        done = self.wire.register(registrar, name, heartbeat_timeout_ms=3_600_000)
         worker_id = done["worker"]["worker_id"]
         beat = {
             "worker_id": worker_id,

@@ -233,6 +233,39 @@ def records(scene: Scene) -> None:
     scene.call("CHANGES_COMPACTED", "GET", "/v1/changes?after=9", **of_t)
 
 
+TRIGGER = {
+    "trigger_id": "ship",
+    "tenant_id": "t",
+    "source_collection": "orders",
+    "change_kind": "any",
+    "target_capability": "extract",
+}
+
+
+def triggers(scene: Scene) -> None:
+    """Triggers that say nonsense, may not, are not there, or come too late; after `records`."""
+    by = {"scopes": ["triggers:write", "state:read"], "tenants": ["t"], "identity_id": "crew"}
+    key = scene.daemon.post("/v1/keys", {"name": "definer", **by})["secret"]
+    scene.call("TRIGGER_INVALID", "POST", "/v1/triggers", TRIGGER | {"priority": "high"}, key=key)
+    scene.call("TRIGGER_UNAUTHORIZED", "POST", "/v1/triggers", TRIGGER, key=key)
+    scene.call("TRIGGER_NOT_FOUND", "POST", "/v1/triggers/ship/enable", {}, key=key)
+    token = scene.daemon.post(
+        "/v1/grants",
+        {
+            "subject": {"kind": "service", "id": "crew"},
+            "tenant_id": "t",
+            "application_id": "a",
+            "capabilities": [],
+            "resources": [],
+            "expires_at_ms": int(time.time() * 1_000) + 86_400_000,
+        },
+    )["token"]
+    shell(scene.daemon, "DELETE FROM consumers")
+    shell(scene.daemon, "UPDATE change_logs SET floor_seq = 1 WHERE tenant_id = ?", "t")
+    late = TRIGGER | {"authorization_grant": token, "start": 0}
+    scene.call("TRIGGER_STATE_REPLAY_FAILED", "POST", "/v1/triggers", late, key=key)
+
+
 def a_fault(scene: Scene) -> None:
     """A row that no rule would have written meets a rule that relies on it."""
     job = scene.work("spoiled")
@@ -301,6 +334,7 @@ def a_damaged_page(folder: Path, told: Told) -> None:
         daemon.start()
         scene.creates("WORKLOAD_STORAGE_FAILURE")
         scene.register("MESH_STORAGE_FAILURE", version="2")
+        scene.call("TRIGGER_STORAGE_FAILURE", "POST", "/v1/triggers", TRIGGER)
         body = {"name": "k", "tenants": ["t"]}
         told.expect("STORAGE_UNAVAILABLE", daemon.call("POST", "/v1/keys", body))
         assert daemon.call("GET", "/health/ready").body["code"] == "STORAGE_UNAVAILABLE"
@@ -337,6 +371,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
             given_work_and_sinks,
             pools_and_holds,
             records,
+            triggers,
             a_fault,
         )
         for play in scenes:

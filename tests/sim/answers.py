@@ -171,6 +171,7 @@ def _pulled(history: History, call: Call) -> None:
             and hold.incarnation == history.peers[worker_id].incarnation
             and hold.request_id == wanted.request_id
             and hold.token not in fresh
+            and hold.workload_id not in history.gone
         ]
         if first:
             expected = [one.token for one in first if history.lasts(one, call.now)]

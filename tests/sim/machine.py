@@ -64,7 +64,7 @@ class Backup(NamedTuple):
     """A copy of the database, and what was known when it was made."""
 
     image: bytes
-    history: bytes
+    known: bytes
 
 
 def replaced(mark: Mark, **members: Any) -> Mark:

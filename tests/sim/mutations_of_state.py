@@ -4,7 +4,19 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from feltd.state import definitions, evaluation, firing, predicates, records, schedules, writing
+from feltd.state import (
+    definitions,
+    evaluation,
+    firing,
+    log_floors,
+    predicates,
+    prune_history,
+    prune_remains,
+    prune_workloads,
+    records,
+    schedules,
+    writing,
+)
 from tests.sim.mutations import Patches, without
 
 # -- triggers --------------------------------------------------------------------------------
@@ -155,6 +167,77 @@ def repeat_by_a_stranger() -> Patches:
     return [patch.object(records, "_repeats", repeats)]
 
 
+# -- compaction ------------------------------------------------------------------------------
+
+
+def floor_over_a_cursor() -> Patches:
+    """The log is cut before a trigger has judged it; the schema is the second wall."""
+    return [
+        without(log_floors, "SLOWEST_ENABLED", r"t\.enabled = 1", instead="t.enabled = 7"),
+        without(log_floors, "SLOWEST_DISABLED", r"t\.enabled = 0", instead="t.enabled = 7"),
+    ]
+
+
+def floor_over_a_disabled_cursor() -> Patches:
+    """A disabled trigger holds the log for no time at all."""
+    return [patch.object(log_floors, "DISABLED_HOLD_MS", -1)]
+
+
+def floor_over_a_consumer() -> Patches:
+    """The log is cut before a consumer has acknowledged it."""
+    return [without(log_floors, "CONSUMERS_BEHIND", r"c\.ack_seq < :seq", instead="c.ack_seq < 0")]
+
+
+def floor_over_what_is_young() -> Patches:
+    """The log is cut before it is past its time."""
+    return [patch.object(log_floors, "_last_before", lambda tx, log, *_: log["head_seq"])]
+
+
+def change_cut_without_its_floor() -> Patches:
+    """A change goes, and the log says that it is there; the schema is the second wall."""
+    return [patch.object(log_floors, "RAISE", "SELECT :tenant_id, :seq, :at_ms")]
+
+
+def key_that_is_not_remembered() -> Patches:
+    """Work is cleared away, and nothing says that its key was used."""
+    names = (
+        ":tenant_id, :application_id, :idempotency_key, :workload_id, :state, :result_id,"
+        " :body_sha256, :now_ms"
+    )
+    return [patch.object(prune_workloads, "LAY_TOMBSTONE", f"SELECT {names}")]
+
+
+def work_cleared_under_who_waits() -> Patches:
+    """What unfinished work names goes; the schema is the second wall."""
+    return [patch.object(prune_workloads._Walk, "_let_go", lambda *_: True)]
+
+
+def firing_cleared_above_the_floor() -> Patches:
+    """What a change began is forgotten while a trigger may still be put back to it."""
+    below = r"f\.seq <= \(SELECT l\.floor_seq(?:.*\n)*?.*\) AS below"
+    return [
+        without(prune_remains, "OLD_TOMBSTONES", below, instead="1 AS below"),
+        without(prune_remains, "FIRINGS", below, instead="1 AS below"),
+    ]
+
+
+def record_forgotten_above_the_floor() -> Patches:
+    """A deleted record begins anew at version 1 while its last change is kept."""
+    return [
+        without(
+            prune_remains,
+            "OLD_RECORDS",
+            r"r\.change_seq <= \((?:.*\n)*?.*\) AS below",
+            instead="1 AS below",
+        )
+    ]
+
+
+def chain_cut_without_its_anchor() -> Patches:
+    """The audit chain goes on from a hash that nobody kept."""
+    return [without(prune_history, "RAISE_AUDIT", r",\n +hash = :hash")]
+
+
 MUTATIONS: tuple[Callable[[], Patches], ...] = (
     cursor_that_skips_a_change,
     cursor_that_goes_to_the_head,
@@ -172,4 +255,14 @@ MUTATIONS: tuple[Callable[[], Patches], ...] = (
     overlap_that_nobody_looks_at,
     write_without_a_change,
     repeat_by_a_stranger,
+    floor_over_a_cursor,
+    floor_over_a_disabled_cursor,
+    floor_over_a_consumer,
+    floor_over_what_is_young,
+    change_cut_without_its_floor,
+    key_that_is_not_remembered,
+    work_cleared_under_who_waits,
+    firing_cleared_above_the_floor,
+    record_forgotten_above_the_floor,
+    chain_cut_without_its_anchor,
 )

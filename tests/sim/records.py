@@ -24,6 +24,7 @@ from tests.sim.world import World
 COLLECTIONS = ("orders", "orders", "stock")
 IDS = ("a", "b", "c")
 CONSUMERS = ("billing", "search")
+LIVING = "SELECT w.workload_id FROM workloads w"
 VALUES_BYTES_MAX = 1_000_000
 
 
@@ -69,12 +70,17 @@ def some_step(world: World, place: Place) -> Step:
 
 def some_cause(world: World, place: Place) -> str | None:
     """A workload that a trigger began, the deeper the likelier: work that writes what fires it."""
-    depths = books_of(world.oracle.history, place.tenant_id).depth_of
-    living = {row["workload_id"] for row in world.rows("SELECT workload_id FROM workloads")}
-    known = sorted((depth, name) for name, depth in depths.items() if name in living)
+    known = causes(world, place)
     if not known or world.rng.random() < 0.4:
         return None
     return world.rng.choice(known[-3:])[1]
+
+
+def causes(world: World, place: Place) -> list[tuple[int, str]]:
+    """Workloads that changes began and that are still there, the deepest last."""
+    depths = books_of(world.oracle.history, place.tenant_id).depth_of
+    living = {row["workload_id"] for row in world.rows(LIVING)}
+    return sorted((depth, name) for name, depth in depths.items() if name in living)
 
 
 def follow(world: World, place: Place) -> None:

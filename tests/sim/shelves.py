@@ -76,6 +76,7 @@ def compare(history: History, tx: Tx, reached: Counter[str]) -> None:
     for work in history.works.values():
         if work.max_attempts == 0:
             _begun(history, work, tx)
+    _forgotten(history, tx)
     _logs(history, tx)
     _records(history, tx)
     _triggers(history, tx, reached)
@@ -90,10 +91,19 @@ def cleared(history: History, works: Iterable[str], tx: Tx) -> bool:
     for workload_id in works:
         work = history.works[workload_id]
         kept = tx.rows(TOMBSTONE, {"workload_id": workload_id})
-        if work.state not in ("COMPLETED", "CANCELLED") or not kept:
+        if work.state not in ("COMPLETED", "CANCELLED", "DEAD_LETTERED") or not kept:
+            return False
+        if any(workload_id in child.needs for child in history.works.values()):
             return False
         history.gone.add(workload_id)
     return True
+
+
+def _forgotten(history: History, tx: Tx) -> None:
+    """Keys whose tombstone is gone too name nothing any more."""
+    for name, workload_id in list(history.named.items()):
+        if workload_id in history.gone and not tx.rows(TOMBSTONE, {"workload_id": workload_id}):
+            del history.named[name]
 
 
 def _begun(history: History, work: Work, tx: Tx) -> None:
@@ -145,7 +155,9 @@ def _records(history: History, tx: Tx) -> None:
         gone = {
             name
             for name, rec in books.records.items()
-            if rec.value == ABSENT and name not in found[tenant_id] and books.forgets
+            if rec.value == ABSENT and name not in found[tenant_id]
+            # As long as its last change is kept, so is its version.
+            if books.forgets and rec.seq <= books.floor
         }
         for name in gone:
             del books.records[name]
@@ -183,7 +195,8 @@ def _passed(books: Books, trigger_id: str, row: Row) -> dict[tuple[str, int], bo
         judged = books.wanted(trigger_id, wish.cursor, cursor)
         expected = {(trigger_id, seq): fires for seq, fires in judged}
     wish.cursor, wish.enabled = cursor, bool(row["enabled"])
-    if wish.enabled and cursor < books.floor:
+    # A disabled one holds the log for seven days: no schedule is that long.
+    if cursor < books.floor:
         raise Violation(f"{trigger_id} stands at {cursor}, the log is cut up to {books.floor}")
     if row["failures"] and not books.troubled:
         raise Violation(f"{trigger_id} fails without cause: {row['failure']}")

@@ -5,7 +5,10 @@ In the end every trigger has judged every change, and what it began has been don
 """
 
 from feltd.config import Config
-from tests.sim import records, triggers, workers
+from feltd.state import promises
+from feltd.store.tx import Tx
+from tests.sim import compacting, people, records, triggers, workers
+from tests.sim.history import Violation
 from tests.sim.image import Place, fresh_world
 from tests.sim.schedule import FEW, LEANINGS, MACHINE, Failure, Run, Step, calm, keep, pass_time
 from tests.sim.world import World
@@ -22,6 +25,7 @@ def run(seed: int, steps: int = STEPS) -> Run:
     try:
         _storm(world, places, steps)
         calm(world, places)
+        _look_back(world)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -34,10 +38,17 @@ def run(seed: int, steps: int = STEPS) -> Run:
 def _storm(world: World, places: list[Place], steps: int) -> None:
     rng = world.rng
     here = rng.choice(places)
-    acts: list[tuple[Step, int]] = [*records.ACTS, *triggers.ACTS, *FEWER]
-    acts.append((workers.work, 6))
+    acts: list[tuple[Step, int]] = [*records.ACTS, *triggers.ACTS, *compacting.ACTS, *FEWER]
+    acts += [(workers.work, 6), (people.submit, 3)]
     weights = [weight * rng.choice(FEW if act in ALWAYS else LEANINGS) for act, weight in acts]
     world.config = Config()
     for act, _ in rng.choices(acts, weights, k=steps):
         act(world, here if rng.random() < 0.85 else rng.choice(places))
         world.check()
+
+
+def _look_back(world: World) -> None:
+    """What is left of the audit chain is whole from its beginning on."""
+    wrong = promises.walk(Tx(world.conn))[1]
+    if wrong:
+        raise Violation(str(wrong))

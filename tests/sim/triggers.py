@@ -25,12 +25,12 @@ from tests.sim.clients import make, send
 from tests.sim.history import Violation
 from tests.sim.image import Place
 from tests.sim.people import Act
-from tests.sim.records import COLLECTIONS
+from tests.sim.records import COLLECTIONS, causes
 from tests.sim.world import World
 
 IDS = ("t1", "t2", "t3")
 ROTA_IDS = ("s1", "s2")
-EVERY_MS = (1_000, 5_000, 60_000)
+EVERY_MS = (20_000, 60_000, 600_000)
 ALL = frozenset({"*"})
 
 INSTANCE = "SELECT l.instance_id FROM ledger l"
@@ -99,12 +99,12 @@ def evaluate(world: World, place: Place) -> None:
 
 def deepen(world: World, place: Place) -> None:
     """Work writes what starts work that writes: until it is too deep."""
-    books = books_of(world.oracle.history, place.tenant_id)
     members = {"trigger_id": "t1", "target_capability": "extract", "capability_snapshot": []}
     members |= {"source_collection": "orders", "change_kind": "any"}
     _define(world, place, members)
     for turn in range(10):
-        deepest = max(books.depth_of, key=books.depth_of.__getitem__, default=None)
+        known = causes(world, place)
+        deepest = known[-1][1] if known else None
         value = encode({"n": 2 + turn % 2, "status": "paid"}, order="deterministic")
         step = Step("put", "orders", "deep", value, Expect())
         body = Write(place.tenant_id, step, deepest)

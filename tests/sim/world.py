@@ -342,7 +342,8 @@ class World:
     def back_up(self) -> None:
         """A copy of the file, as an operator keeps one."""
         self.backups = self.backups[-1:]
-        self.backups.append(Backup(self.conn.serialize(), pickle.dumps(self.oracle.history)))
+        known = pickle.dumps((self.oracle.history, self._lives))
+        self.backups.append(Backup(self.conn.serialize(), known))
         self.note("backed up")
 
     def restore(self, *, keep_mark: bool, crash_at: int = 0) -> None:
@@ -353,8 +354,8 @@ class World:
         self.note(f"restored, sidecar {'kept' if keep_mark else 'lost'}")
         self.conn.close()
         self._open_image(backup.image)
-        self.oracle.history = pickle.loads(backup.history)
-        self._link, self._checked, self._lives = promises.START, -1, Lives()
+        self.oracle.history, self._lives = pickle.loads(backup.known)
+        self._link, self._checked = promises.START, -1
         if not keep_mark:
             self.mark = None
         self.restart(crash_at=crash_at)

@@ -23,7 +23,7 @@ WRITE = "triggers:write"
 #: Of the log, what one operation reads: some 10 ms of decoding.
 BYTES_MAX = 4 * 1024 * 1024
 #: Workloads made in one operation: 0.25 ms each. Whoever calls meanwhile waits for one of these.
-FIRINGS_MAX = 64
+FIRINGS_MAX = 32
 #: Triggers that walk in one operation, and that pass over what is not for them: some 10 ms each.
 WALKING_MAX = 64
 PASSED_MAX = 256

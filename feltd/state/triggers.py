@@ -4,6 +4,7 @@ A disabled state trigger keeps its cursor, and the log for seven days with it: e
 judges what came meanwhile, later its changes are gone and it says so instead of skipping them.
 """
 
+from msgspec import MsgspecError
 from msgspec.json import encode
 
 from feltd.clock import Now
@@ -170,12 +171,16 @@ def preview(tx: Tx, ask: Ask[OnTrigger], now: Now) -> Previewed:
             enabled=bool(row["enabled"]),
             instants=_coming(row, now, count),
         )
-    predicate = mapping.predicate_of(row)
     looked_at, found = 0, list[Judged]()
-    for change in _newest(tx, row):
-        looked_at += 1
-        if len(found) < count and _would_fire(row, predicate, change):
-            found.append(_judged(change))
+    try:
+        predicate = mapping.predicate_of(row)
+        for change in _newest(tx, row):
+            looked_at += 1
+            if len(found) < count and _would_fire(row, predicate, change):
+                found.append(_judged(change))
+    except (MsgspecError, RecursionError) as error:
+        # Only a row that somebody broke by hand.
+        raise Refused("TRIGGER_INVALID", f"what is stored cannot be read: {error}") from None
     return Previewed(
         trigger_id=row["trigger_id"],
         enabled=bool(row["enabled"]),

@@ -11,7 +11,7 @@ from feltd.mesh import creation
 from feltd.model.base import Ask
 from feltd.model.trigger import FAILURES_MAX
 from feltd.model.workload import Creation, NewWorkload
-from feltd.state import evaluation, firing
+from feltd.state import evaluation, firing, triggers
 from feltd.store.tx import Tx
 from tests.state.triggers.world import Shop
 
@@ -176,6 +176,9 @@ def test_a_row_somebody_broke_by_hand_is_one_triggers_trouble(
         assert (shop.fired("broken"), shop.trigger("broken").failures) == ([], 1)
         assert shop.status().failing["broken"]
     assert len(shop.trigger("broken").trigger_id) == 6, "and it is still shown"
+    if column == "predicate":
+        told = shop.refused(lambda: shop.does(triggers.preview, "broken"))
+        assert told == "TRIGGER_INVALID"
 
 
 def test_a_change_that_cannot_be_read_stops_only_who_looks_into_it(shop: Shop) -> None:

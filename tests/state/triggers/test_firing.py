@@ -117,8 +117,8 @@ def test_a_transaction_of_many_changes_fires_for_each_in_bounded_operations(shop
     rounds = 1
     while shop.evaluate(200) == 200:
         rounds += 1
-        assert shop.statements < 64 * 9 + 400
-    assert rounds >= 8
+        assert shop.statements < evaluation.FIRINGS_MAX * 9 + 400
+    assert rounds >= 450 // evaluation.FIRINGS_MAX
 
     assert len(shop.fired("one")) == 450
     assert shop.fired("two") == []
@@ -186,10 +186,11 @@ def test_two_evaluations_of_one_change_make_one_workload(shop: Shop) -> None:
     shop.define()
     shop.put_many(100)
 
-    made = [shop.evaluate_now(eager=False) for _ in range(3)]
+    made = [shop.evaluate_now(eager=False) for _ in range(5)]
     shop.evaluate()
 
-    assert [(len(one.produced), one.more) for one in made] == [(64, True), (36, False), (0, False)]
+    assert [len(one.produced) for one in made] == [32, 32, 32, 4, 0]
+    assert [one.more for one in made] == [True, True, True, False, False]
     assert len({row["workload_id"] for row in shop.work()}) == 100
 
 

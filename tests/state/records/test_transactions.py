@@ -154,7 +154,7 @@ def test_values_are_left_out_of_a_large_answer(state: State) -> None:
 
 
 def test_what_a_transaction_moves_is_bounded(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "MOVED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(writing, "MOVED_BYTES_MAX", 15_000)
     for record_id in "abcdef":
         state.put(record_id, {"text": "x" * 2_000})
 

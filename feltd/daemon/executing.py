@@ -91,8 +91,8 @@ class Executing:
         """Begin and end what the grants of this moment say."""
         try:
             grants = await self._daemon.readers.read(executors.standing, None)
-        except Refused as refused:
-            log.warning("the executor's grants could not be read", detail=refused.detail)
+        except Exception as error:
+            log.warning("the executor's grants could not be read", error=repr(error))
             return
         standing: dict[Place, list[Grant]] = {}
         for grant in grants:
@@ -181,7 +181,7 @@ class _Tenure:
         async with AsyncClient(URL, inside=self._transport) as client:
             self._room = Room(
                 client,
-                TenantRecords(self._daemon, self.grant.tenant_id),
+                self._records(),
                 self._enlist,
                 self._due,
                 _terms(self.grant),
@@ -191,6 +191,11 @@ class _Tenure:
                 return await self._room.live(self._grace_ms)
             finally:
                 self._room = None
+
+    def _records(self) -> TenantRecords:
+        daemon = self._daemon
+        secret = daemon.context.keyring.cursor_secret
+        return TenantRecords(daemon.writer, daemon.readers, secret, self.grant.tenant_id)
 
     async def _enlist(self, body: dict[str, Any]) -> dict[str, Any]:
         """Register the worker as its grant's subject; raises Stopped where it is refused."""

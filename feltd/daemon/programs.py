@@ -6,14 +6,14 @@ Between two steps nothing is held, neither here nor in the database.
 
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from feltd.api import wire
 from feltd.errors import Refused
-from feltd.executor.records import Found, Held, failed
+from feltd.executor.records import Found, Held, Page, failed
 from feltd.executor.steps import PROGRAMS
 from feltd.identity.executors import EXECUTOR
 from feltd.model import record as nouns
@@ -22,9 +22,8 @@ from feltd.model.change import Following
 from feltd.model.record import Expect, Record
 from feltd.state import changes, held, listing, searching
 from feltd.state.transactions import Step
-
-if TYPE_CHECKING:
-    from feltd.daemon.run import Daemon
+from feltd.store.readers import Readers
+from feltd.store.writer import Writer
 
 #: Programs read at a time; a page also ends at its bytes.
 PAGE_ROWS = 200
@@ -36,10 +35,12 @@ ENVELOPE_BYTES = 1_024
 class TenantRecords:
     """What the programs of one tenant may ask; see executor.records.Records."""
 
-    def __init__(self, daemon: "Daemon", tenant_id: str) -> None:
-        self._writer = daemon.writer
-        self._readers = daemon.readers
-        self._secret = daemon.context.keyring.cursor_secret
+    def __init__(
+        self, writer: Writer, readers: Readers, cursor_secret: bytes, tenant_id: str
+    ) -> None:
+        self._writer = writer
+        self._readers = readers
+        self._secret = cursor_secret
         self._tenant_id = tenant_id
         #: The change up to which the programs are known, and of which history; None: none yet.
         self._place: tuple[int, str] | None = None
@@ -71,11 +72,11 @@ class TenantRecords:
             raise known or refused from None
         return bytes(found.value)
 
-    async def programs(self) -> AsyncIterator[list[Found]]:
+    async def programs(self) -> AsyncIterator[Page]:
         """Every program the first time, then what was written since; pages as they are read.
 
         Where the log has been cut behind what is known, or another history goes on, every program
-        is read again; names that went meanwhile come without a value when they are asked for.
+        is read again.
         """
         place = self._place
         if place is not None:
@@ -89,18 +90,20 @@ class TenantRecords:
         async for page in self._all():
             yield page
 
-    async def _all(self) -> AsyncIterator[list[Found]]:
+    async def _all(self) -> AsyncIterator[Page]:
         # The head first: what is written while the list is read is read once more.
         version = await self._readers.read(changes.version, nouns.OfTenant(self._tenant_id))
         after: str | None = ""
+        anew = True
         while after is not None:
             wanted = listing.PageOf(self._tenant_id, PROGRAMS, PAGE_ROWS, prefix="", after=after)
             page = await self._readers.read(listing.page, wanted)
-            yield [Found(one.id, bytes(one.value)) for one in page.items]
+            yield Page([Found(one.id, bytes(one.value)) for one in page.items], anew)
+            anew = False
             after = cast(str | None, page.last)
         self._place = version.sequence, version.instance_id
 
-    async def _written_since(self, place: tuple[int, str]) -> AsyncIterator[list[Found]]:
+    async def _written_since(self, place: tuple[int, str]) -> AsyncIterator[Page]:
         seq, instance_id = place
         while True:
             wanted = Following(
@@ -109,9 +112,7 @@ class TenantRecords:
             page = await self._readers.read(changes.page, wanted)
             if page.instance_id != instance_id:
                 raise Refused("CHANGES_COMPACTED", "another history goes on")
-            yield [
-                Found(one.id, None if one.after is None else bytes(one.after)) for one in page.items
-            ]
+            yield Page([Found(one.id, _bytes(one.after)) for one in page.items])
             seq = page.items[-1].seq if page.items else page.head
             self._place = seq, instance_id
             if not page.items:
@@ -191,3 +192,7 @@ class TenantRecords:
             deadline_ms=DEADLINE_MS,
         )
         return listing.shown(stored)
+
+
+def _bytes(value: Raw | None) -> bytes | None:
+    return None if value is None else bytes(value)

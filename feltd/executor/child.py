@@ -26,6 +26,8 @@ FILES_MAX = 8
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 SECCOMP_MODE_FILTER = 2
 FILTER_STEP_BYTES = 8
+#: After everything the daemon does: a program may wait, a heartbeat may not.
+NICE = 10
 
 
 def main() -> None:
@@ -105,6 +107,7 @@ def confine(memory_bytes: int, cpu_ms: int, parent: int, socket_filter: bytes) -
         hard = resource.getrlimit(which)[1]
         bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(which, (bound, bound))
+    os.nice(NICE)
     # Processor time to the millisecond, which RLIMIT_CPU does not know.
     signal.setitimer(signal.ITIMER_PROF, cpu_ms / 1_000)
     if sys.platform != "linux":

@@ -93,7 +93,9 @@ class Catalogue:
         async with self._following:
             async for written in self._records.programs():
                 # A name may have been written twice: the last word counts.
-                page = list({found.name: found for found in written}.values())
+                page = list({found.name: found for found in written.programs}.values())
+                if written.anew:
+                    self._known.clear()
                 # Reading a thousand programs takes a moment that nobody else should wait.
                 well = await asyncio.to_thread(_runnable, page)
                 for found in page:

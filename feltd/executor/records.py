@@ -38,6 +38,13 @@ class Found(NamedTuple):
     value: bytes | None
 
 
+class Page(NamedTuple):
+    """Some programs; `anew`: with this page everything that was known before is to be forgotten."""
+
+    programs: list[Found]
+    anew: bool = False
+
+
 class Records(Protocol):
     """The records of a tenant, for the programs of its executor."""
 
@@ -54,7 +61,7 @@ class Records(Protocol):
         """A program as it is now; None for none."""
         ...
 
-    def programs(self) -> AsyncIterator[list[Found]]:
+    def programs(self) -> AsyncIterator[Page]:
         """Every program in pages when it is first walked; later only what has changed since."""
         ...
 

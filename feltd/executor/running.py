@@ -12,16 +12,19 @@ import platform
 import signal
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 import feltd
 from feltd.executor import child
 from feltd.executor.child import LENGTH
 from feltd.executor.records import Held, Records
-from feltd.executor.steps import BYTES_MAX, Failed
+from feltd.executor.steps import BYTES_MAX, SEARCH_LIMIT_MAX, Failed
+from feltd.model.base import Name
 from feltd.model.policy import RuntimePolicy
+from feltd.model.record import QUERY_CHARS_MAX, Version
 from feltd.worker.runtimes import sandbox
 
 #: A step says a value, the last frame the output; neither takes more than all that may be read.
@@ -111,7 +114,8 @@ async def _converse(
             raise Failed(said.failed.status, said.failed.why)
         if said.asks is None:
             return said.output
-        await _say(process, {"answer": await records.ask(held, said.asks)})
+        asked: dict[str, Any] = msgspec.to_builtins(said.asks)
+        await _say(process, {"answer": await records.ask(held, asked)})
 
 
 class _Failure(msgspec.Struct):
@@ -119,10 +123,24 @@ class _Failure(msgspec.Struct):
     why: str
 
 
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """What a step asks: looked at once more, though the process has looked already."""
+
+    op: Literal["get", "search", "put", "patch"]
+    collection: Name
+    id: Name | UnsetType = UNSET
+    value: Any = UNSET
+    if_version: Version | UnsetType | None = UNSET
+    query: Annotated[str, Meta(min_length=1, max_length=QUERY_CHARS_MAX)] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=SEARCH_LIMIT_MAX)] | UnsetType = UNSET
+    cursor: str | UnsetType | None = UNSET
+    bytes_max: Annotated[int, Meta(ge=0, le=BYTES_MAX)] | UnsetType = UNSET
+
+
 class _Said(msgspec.Struct):
     """A frame of the process."""
 
-    asks: dict[str, Any] | None = None
+    asks: _Asked | None = None
     failed: _Failure | None = None
     output: msgspec.Raw = msgspec.Raw(b"null")
 

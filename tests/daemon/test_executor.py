@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from feltd.cli.enroll import enroll
 from tests.daemon import capabilities
 from tests.daemon.capabilities import ask, ended, executor, failure, output, pipeline, put, until
 from tests.daemon.conftest import TICK
@@ -171,6 +173,63 @@ def test_a_program_writes_no_program(shop: tuple[Daemon, Mesh]) -> None:
     assert failure(daemon, sly) == "capability sly failed with status 403"
     path = "/v1/collections/_flow_capabilities/records/mine"
     assert daemon.call("GET", path, **capabilities.TENANT).status == 404
+
+
+def test_what_a_trigger_starts_runs_here_and_what_it_writes_is_one_firing_deeper(
+    shop: tuple[Daemon, Mesh],
+) -> None:
+    daemon, mesh = shop
+    pipeline(
+        daemon,
+        "note",
+        {
+            "op": "put",
+            "collection": "notes",
+            "id": {"$": "input.id"},
+            "value": {"seen": {"$": "input.after.status"}},
+        },
+    )
+    definer = daemon.post(
+        "/v1/keys",
+        {
+            "name": "definer",
+            "scopes": ["triggers:write", "state:read"],
+            "tenants": ["t"],
+            "identity_id": "crew",
+            "grant_id": daemon.get("/v1/auth/me", key=mesh.submitter_key)["grant"]["id"],
+        },
+    )["secret"]
+    trigger = {
+        "trigger_id": "seen",
+        "source_collection": "sales",
+        "change_kind": "any",
+        "target_capability": "note",
+    }
+    daemon.post("/v1/triggers", trigger, key=definer)
+    put(daemon, "sales", "9", {"status": "paid"})
+    found = until(
+        lambda: daemon.get("/v1/changes?collection=notes", **capabilities.TENANT)["items"]
+    )
+    assert [(one["after"], one["depth"]) for one in found] == [({"seen": "paid"}, 1)]
+
+
+def test_without_keys_it_is_the_grant_all_the_same(daemons: Callable[..., Daemon]) -> None:
+    daemon = daemons("feltd.db", *WORKER, "--no-auth").start()
+    daemon.key = ""
+    body = {"definition_id": "identity", "input": 1, "idempotency_key": "one"}
+    place = {"tenant_id": "t", "application_id": "a"}
+    left = daemon.post("/v1/workloads", {**body, **place})["workload_id"]
+    assert daemon.get(f"/v1/workloads/{left}?wait_ms=200")["state"] == "READY"
+    capabilities.grant(daemon)
+    assert output(daemon, left) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--executor", "--key-file", "x.key"), (), ("--executor", "--concurrency", "0")]
+)
+def test_an_executor_needs_no_key_and_any_other_worker_capabilities(wrong: tuple[str, ...]) -> None:
+    asked = ["--tenant", "t", "--application", "a", "--data", "nowhere.db", *wrong]
+    assert CliRunner().invoke(enroll, asked).exit_code == 2
 
 
 def test_of_more_programs_than_it_may_name_those_that_are_wanted_run(

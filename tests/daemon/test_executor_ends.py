@@ -33,16 +33,26 @@ SLOW = {"FELTD_TEST_SLOW_COMMIT_MS": "25"}
 NUMBERS: list[int] = list(range(2_000))
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Mesh]]:
+def opened(folder: Path, **env: str) -> Iterator[tuple[Daemon, Mesh]]:
     """A daemon that may execute for tenant t, application a; shared, so stories use own names."""
-    data = Path(tmp_path_factory.mktemp("executor")) / "feltd.db"
-    daemon = Daemon(data, *TICK, *WORKER).init().start()
+    daemon = Daemon(folder / "feltd.db", *TICK, *WORKER, "--max-in-flight", "4", env=env)
+    daemon.init().start()
     try:
         capabilities.grant(daemon)
         yield daemon, people(daemon)
     finally:
         daemon.close()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Mesh]]:
+    yield from opened(tmp_path_factory.mktemp("executor"))
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Mesh]]:
+    """One whose commits are slow."""
+    yield from opened(tmp_path_factory.mktemp("slow"), **SLOW)
 
 
 def long_one(daemon: Daemon, name: str) -> None:
@@ -59,6 +69,13 @@ def long_one(daemon: Daemon, name: str) -> None:
         },
         {"op": "emit", "value": "all of them"},
     )
+
+
+def call_off(daemon: Daemon, *workload_ids: str) -> None:
+    """End work by force, and wait until its programs are gone."""
+    for one in workload_ids:
+        daemon.post(f"/v1/workloads/{one}/cancel", {"force": True})
+    until(lambda: not processes(daemon))
 
 
 def written(daemon: Daemon, name: str) -> int:
@@ -112,6 +129,8 @@ def test_wasm_programs_run_and_end_as_pipelines_do(shop: tuple[Daemon, Mesh]) ->
         name: ask(daemon, mesh, name, {"n": 1}, runtime_policy=short if name == "spin" else {})
         for name in ("spin", "eat", "flood", "leave", "echo")
     }
+    answers = [daemon.call("GET", f"/v1/workloads/{one}").status for one in asked.values()]
+    assert answers == [200] * len(asked)
     assert output(daemon, asked["echo"]) == {"n": 1}
     for name, status in (("spin", 408), ("eat", 413), ("flood", 413), ("leave", 500)):
         told = failure(daemon, asked[name])
@@ -139,24 +158,20 @@ def _given_back(daemon: Daemon, workload_id: str) -> dict[str, Any] | None:
 
 
 def test_the_death_of_a_programs_process_is_the_failure_of_that_program_alone(
-    daemons: Callable[..., Daemon],
+    slow: tuple[Daemon, Mesh],
 ) -> None:
-    daemon = daemons("feltd.db", *WORKER, **SLOW).start()
-    capabilities.grant(daemon)
-    mesh = people(daemon)
-    long_one(daemon, "long")
-    one = ask(daemon, mesh, "long", NUMBERS)
-    (pid,) = until(lambda: written(daemon, "long") > 2 and processes(daemon))
+    daemon, mesh = slow
+    long_one(daemon, "dies")
+    one = ask(daemon, mesh, "dies", NUMBERS)
+    (pid,) = until(lambda: written(daemon, "dies") > 2 and processes(daemon))
     os.kill(pid, signal.SIGKILL)
-    assert failure(daemon, one) == "capability long failed with status 500"
+    assert failure(daemon, one) == "capability dies failed with status 500"
     assert output(daemon, ask(daemon, mesh, "identity", 1)) == 1
 
 
-def test_nothing_is_held_while_programs_run(daemons: Callable[..., Daemon]) -> None:
+def test_nothing_is_held_while_programs_run(slow: tuple[Daemon, Mesh]) -> None:
     """As many programs as there are permits: if each had one, everybody was shut out."""
-    daemon = daemons("feltd.db", *WORKER, "--max-in-flight", "4", **SLOW).start()
-    capabilities.grant(daemon)
-    mesh = people(daemon)
+    daemon, mesh = slow
     names = [f"long-{number}" for number in range(4)]
     for name in names:
         long_one(daemon, name)
@@ -169,6 +184,7 @@ def test_nothing_is_held_while_programs_run(daemons: Callable[..., Daemon]) -> N
     assert answers == [200] * 20
     for name, stood in zip(names, before, strict=True):
         assert written(daemon, name) > stood
+    call_off(daemon, *running)
 
 
 def test_the_end_of_the_daemon_is_the_end_of_its_programs_and_they_are_run_again(
@@ -209,10 +225,9 @@ def test_a_stop_in_order_gives_back_what_does_not_finish(daemons: Callable[..., 
     ]
 
 
-def test_the_end_of_the_grant_is_the_end_of_the_program(daemons: Callable[..., Daemon]) -> None:
-    daemon = daemons("feltd.db", *WORKER, **SLOW).start()
-    grant_id = capabilities.grant(daemon)
-    mesh = people(daemon)
+def test_the_end_of_the_grant_is_the_end_of_the_program(slow: tuple[Daemon, Mesh]) -> None:
+    daemon, mesh = slow
+    grant_id = (executor(daemon) or {})["authorization_grant_id"]
     long_one(daemon, "long")
     one = ask(daemon, mesh, "long", NUMBERS)
     (pid,) = until(lambda: written(daemon, "long") > 2 and processes(daemon))
@@ -225,17 +240,16 @@ def test_the_end_of_the_grant_is_the_end_of_the_program(daemons: Callable[..., D
     assert (shown["state"], shown["attempts"][0]["end"]) == ("READY", "authority_lost")
     capabilities.grant(daemon)
     until(lambda: written(daemon, "long") > stood)
+    call_off(daemon, one)
 
 
-def test_a_cancelled_program_stops_and_writes_no_more(daemons: Callable[..., Daemon]) -> None:
-    daemon = daemons("feltd.db", *WORKER, **SLOW).start()
-    capabilities.grant(daemon)
-    mesh = people(daemon)
-    long_one(daemon, "long")
-    one = ask(daemon, mesh, "long", NUMBERS)
-    (pid,) = until(lambda: written(daemon, "long") > 2 and processes(daemon))
+def test_a_cancelled_program_stops_and_writes_no_more(slow: tuple[Daemon, Mesh]) -> None:
+    daemon, mesh = slow
+    long_one(daemon, "off")
+    one = ask(daemon, mesh, "off", NUMBERS)
+    (pid,) = until(lambda: written(daemon, "off") > 2 and processes(daemon))
     daemon.post(f"/v1/workloads/{one}/cancel", {"force": True})
-    stood = written(daemon, "long")
+    stood = written(daemon, "off")
     until(lambda: not lives(pid))
-    assert written(daemon, "long") == stood
+    assert written(daemon, "off") == stood
     assert ended(daemon, one)["state"] == "CANCELLED"

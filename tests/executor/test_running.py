@@ -1,7 +1,6 @@
 """A pipeline in its process: answered step by step, bounded from within and from without."""
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from feltd.executor import running
 from feltd.executor.programs import read
-from feltd.executor.records import Held
+from feltd.executor.records import Held, Page
 from feltd.executor.running import Bounds
 from feltd.executor.steps import Failed, Malformed
 from feltd.model.policy import RuntimePolicy
@@ -42,7 +41,7 @@ class Shelf:
         return None
 
     async def programs(self) -> Any:
-        for page in ():
+        for page in list[Page]():
             yield page
 
 
@@ -127,7 +126,7 @@ async def test_the_process_may_open_nothing(tmp_path: Path) -> None:
         "from feltd.executor.child import confine\n"
         "import sys\n"
         "confine(64 << 20, 5_000, os.getppid(), bytes.fromhex(sys.argv[1]))\n"
-        "for act in (lambda: socket.socket(), lambda: os.fork(),\n"
+        "for act in (lambda: socket.socket(), lambda: socket.socket(socket.AF_UNIX),\n"
         "            lambda: os.write(os.open(sys.argv[2], 1 | 64), b'x')):\n"
         "    try:\n"
         "        act()\n"
@@ -140,9 +139,7 @@ async def test_the_process_may_open_nothing(tmp_path: Path) -> None:
         stdout=asyncio.subprocess.PIPE,
     )
     told, _ = await process.communicate()
-    assert (told.split()[0], told.split()[-1]) == (b"refused", b"refused")
-    # Root forks whatever RLIMIT_NPROC says; nobody else does.
-    assert told.split()[1] == (b"done" if os.geteuid() == 0 else b"refused")
+    assert told.split() == [b"refused"] * 3
 
 
 @pytest.mark.parametrize(

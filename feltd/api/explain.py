@@ -253,8 +253,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     ),
     "RECORD_INVALID": Explanation(
         "The value, a name, a header or a member does not fit; `errors` points at each. A value "
-        "takes at most 256 KiB as stored, in _flow_capabilities 1 MiB; what a transaction reads and "
-        "writes 4 MiB.",
+        "takes at most 256 KiB as stored, in _flow_capabilities 1 MiB; all that a transaction "
+        "reads and writes 4 MiB.",
         "Correct what is named and send the call again.",
     ),
     "CONSUMER_NOT_FOUND": Explanation(

@@ -5,12 +5,14 @@ from typing import Any
 from msgspec import convert
 from msgspec.json import encode
 
-from feltd.mesh import creation
+from feltd.mesh import creation, vitals
 from feltd.model.base import Ask, Caller
+from feltd.model.compaction import Policy, Slice
 from feltd.model.record import Expect
 from feltd.model.trigger import Define
 from feltd.model.workload import Creation, NewWorkload
-from feltd.state import definitions, evaluation, schedules, transactions
+from feltd.state import compaction, consumers, definitions, evaluation, schedules, transactions
+from feltd.state.consumers import OfConsumer
 from feltd.state.definitions import Defining
 from feltd.state.evaluation import Evaluate
 from feltd.state.transactions import Step, Transacting
@@ -174,3 +176,47 @@ def evaluated_by_two() -> Story:
     by_hand = Ask(caller=State.open, body=Evaluate(("acme",)), fresh="8" * 55)
     steps = ((evaluation.evaluate, 3), (evaluation.evaluate_now, by_hand), *whole.steps)
     return whole._replace(steps=steps)
+
+
+#: Everything is past its time after a day.
+POLICY = Policy(**dict.fromkeys(Policy._fields, 1_000))
+DAY_MS = 86_400_000
+CLEARED = (
+    *("changes", "records", "trigger_firings", "workloads", "claims", "tombstones", "events"),
+    *("audit", "consumers", "workers"),
+)
+
+
+def cleared() -> Story:
+    """Something of everything that compaction takes, table by table, until it is gone."""
+    world = State()
+    define(world, "first")
+    world.put("a", {"n": 1})
+    world.put("b", {"n": 1})
+    world.delete("a")
+    world.run(evaluation.evaluate, KEEPER_LIMIT)
+    edge = world.worker(capabilities=[])
+    for row in world.conn.execute("SELECT workload_id FROM workloads").fetchall():
+        world.say("complete", world.claims(row["workload_id"], by=edge, start=True))
+    behind = OfConsumer(tenant_id="acme", name="late", ack=0)
+    world.ask(consumers.acknowledge, behind)
+    world.later(DAY_MS)
+    world.run(vitals.detect_failures, 10)
+    world.put("b", {"n": 2})
+    world.run(evaluation.evaluate, KEEPER_LIMIT)
+    world.later(60_000)
+    kept: dict[str, int] = {}
+
+    slices = tuple((compaction.compact, Slice(table, 500, POLICY)) for table in compaction.WALKS)
+
+    def look(disk: Disk) -> None:
+        for rule, cmd in slices:
+            disk.run(rule, cmd)
+        found = {table: disk.rows(f"SELECT count(*) FROM {table}")[0][0] for table in CLEARED}  # noqa: S608
+        assert found == kept or not kept
+        kept.update(found)
+        assert (found["changes"], found["workloads"], found["claims"]) == (0, 1, 0), found
+        assert disk.rows("SELECT floor_seq FROM change_logs") == [(4,)]
+        assert disk.rows("SELECT count(*) FROM consumers WHERE dropped_at_ms IS NULL") == [(0,)]
+
+    return told(world, slices, look)

@@ -21,6 +21,7 @@ STORIES: dict[str, Callable[[], Story]] = {
     "instants that are due": deaths.fired,
     "a fifth failure": deaths.disabled,
     "a definition with another start": deaths.begun,
+    "every table cleared": deaths.cleared,
 }
 #: In the ordinary run every statement is died at, and each third one finds the disk full.
 FULL_STEP = 3

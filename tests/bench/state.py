@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,9 +37,10 @@ READ_MAX = 1.3
 CLAIM_MAX = 3.0
 #: The log is older than what is kept of it.
 AGE_MS = 3 * 24 * 3_600_000
-#: One stretch of claims; the log is cut in every other one.
+#: One stretch of claims; the log is cut in every other one, by a tenth of it until that is gone.
 STRETCH_S = 3.0
-FAR_MS = 3_600_000
+PARTS = 10
+READER = "reader"
 
 LOG = """
 INSERT INTO change_logs (tenant_id) VALUES (:tenant_id)
@@ -86,6 +86,13 @@ SELECT r.tenant_id, r.collection, count(*), sum(length(CAST(r.value AS BLOB)))
 """
 
 
+# Who holds the whole log until it says otherwise.
+CONSUMER = """
+INSERT INTO consumers (tenant_id, name, ack_seq, acked_at_ms, created_at_ms, created_by)
+VALUES (:tenant_id, :reader, 0, :at_ms, :at_ms, 'service:shop')
+"""
+
+
 def fill(rows: int, path: Path) -> None:
     """A log of so many changes, the newest of each record as it stands."""
     bounds = {
@@ -93,11 +100,12 @@ def fill(rows: int, path: Path) -> None:
         "rows": rows,
         "records": rows // VERSIONS,
         "collection": COLLECTION,
+        "reader": READER,
         "at_ms": wall_ms() - AGE_MS,
     }
     conn = connect.open_local(path, read_only=False)
     conn.execute("BEGIN IMMEDIATE")
-    for statement in (LOG, CHANGES, HEAD, RECORDS, COLLECTIONS):
+    for statement in (LOG, CHANGES, HEAD, RECORDS, COLLECTIONS, CONSUMER):
         conn.execute(statement, {name: bounds[name] for name in bounds if f":{name}" in statement})
     conn.execute("COMMIT")
     conn.close()
@@ -169,23 +177,25 @@ async def compact(rows: int) -> bool:
     """Whether claims go on while the whole log is cut away, and every promise holds all along."""
     idle: list[float] = []
     cutting: list[float] = []
-    # Only when it is told to: stretches at rest stand beside stretches at work.
-    async with Daemon("--compact-every-ms", str(FAR_MS), prepare=partial(fill, rows)) as daemon:
+    # Nobody gives the reader up: what it has acknowledged is cut, and no more.
+    async with Daemon("--consumer-limit-ms", "0", prepare=partial(fill, rows)) as daemon:
         worker = await daemon.worker("steady", 64)
         good = check(daemon.data, "before")
-        round_number, gone, busy_s = 0, 0, 0.0
+        gone, freed, busy_s = 0, 0, 0.0
         while gone < rows:
-            round_number += 1
-            await daemon.fill(6_000, f"idle{round_number}")
-            await stretch(daemon, worker, idle)
+            await daemon.fill(6_000, f"idle{len(idle)}")
+            await stretch(daemon, worker, idle, asyncio.ensure_future(asyncio.sleep(STRETCH_S)))
+            if gone >= freed:
+                freed = min(rows, freed + -(-rows // PARTS))
+                path = f"/v1/consumers/{READER}?tenant_id={TENANT}"
+                await daemon.operator.call("PUT", path, {"ack": freed})
             began = time.perf_counter()
             cut = asyncio.ensure_future(cut_for(daemon, STRETCH_S))
-            await stretch(daemon, worker, cutting)
-            took = await cut
+            await stretch(daemon, worker, cutting, cut)
             busy_s += time.perf_counter() - began
-            assert took, f"nothing more is cut after {gone:,} rows"
-            gone += took
-            if round_number == 1:
+            assert cut.result(), f"nothing more is cut after {gone:,} rows"
+            gone += cut.result()
+            if freed == gone <= rows // PARTS:
                 good = check(daemon.data, "in between") and good
         good = check(daemon.data, "after") and good
     ratio = at(cutting, 0.99) / at(idle, 0.99)
@@ -198,11 +208,12 @@ async def compact(rows: int) -> bool:
     return good and ratio <= CLAIM_MAX
 
 
-async def stretch(daemon: Daemon, worker: Worker, spent: list[float]) -> None:
-    """Claim and complete in a row for STRETCH_S; seconds of each claim."""
+async def stretch(
+    daemon: Daemon, worker: Worker, spent: list[float], ends: "asyncio.Future[Any]"
+) -> None:
+    """Claim and complete in a row until something else has ended; seconds of each claim."""
     worker_id, line, _row = worker
-    ends = time.perf_counter() + STRETCH_S
-    while time.perf_counter() < ends:
+    while not ends.done():
         began = time.perf_counter()
         asked = {"max": 1, "start": True}
         answer = await line.call("POST", f"/v1/workers/{worker_id}/claims", asked)
@@ -214,15 +225,13 @@ async def stretch(daemon: Daemon, worker: Worker, spent: list[float]) -> None:
 
 
 async def cut_for(daemon: Daemon, seconds: float) -> int:
-    """Ask for compaction, again and again for so long; how many changes went."""
+    """Have the log cut for so long, or until there is nothing to cut; how many changes went."""
     line = daemon.line(daemon.admin)
-    ends, gone = time.perf_counter() + seconds, 0
-    more: Callable[[dict[str, Any]], bool] = lambda told: bool(told.get("more"))  # noqa: E731
-    while time.perf_counter() < ends:
+    ends, gone, more = time.perf_counter() + seconds, 0, True
+    while more and time.perf_counter() < ends:
         told = await line.call("POST", "/v1/compactions", {"dry_run": False})
         gone += told["pruned"].get("changes", 0)
-        if not more(told):
-            break
+        more = told["more"]
     line.close()
     return gone
 

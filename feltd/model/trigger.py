@@ -22,8 +22,10 @@ TRIGGERS_MAX = 1_000
 DEPTH_MAX = 8
 #: Failed firings in a row after which a trigger is disabled.
 FAILURES_MAX = 5
-#: The rule is judged for each change: this much takes some 20 µs.
+#: The rule is judged for each change: this much takes some 20 µs, and on values as large as a
+#: record may be some milliseconds for each node that looks through all of one.
 NODES_MAX = 256
+THOROUGH_MAX = 16
 LEVELS_MAX = 8
 MEMBERS_MAX = 256
 PREDICATE_BYTES_MAX = 65_536

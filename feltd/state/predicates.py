@@ -10,10 +10,12 @@ from typing import Any
 from msgspec import UNSET
 
 from feltd.errors import Refused
-from feltd.model.trigger import LEVELS_MAX, MEMBERS_MAX, NODES_MAX, Predicate
+from feltd.model.trigger import LEVELS_MAX, MEMBERS_MAX, NODES_MAX, THOROUGH_MAX, Predicate
 from feltd.state.paths import MISSING, at, is_number, same
 
 COMBINING = frozenset({"all", "any", "not"})
+#: They look through whole values, as large as a record may be.
+THOROUGH = frozenset({"changed", "contains"})
 ROOTS = ("before", "after")
 
 Judge = Callable[[Any, Any], bool]
@@ -22,15 +24,19 @@ Judge = Callable[[Any, Any], bool]
 def check(predicate: Predicate) -> None:
     """Refuse TRIGGER_INVALID, with a pointer, for a tree that means nothing or is too large.
 
-    At most LEVELS_MAX levels and NODES_MAX nodes; `in` takes up to MEMBERS_MAX members.
+    At most LEVELS_MAX levels and NODES_MAX nodes, THOROUGH_MAX of them `changed` or `contains`;
+    `in` takes up to MEMBERS_MAX members.
     """
     waiting = [(predicate, "/predicate", 1)]
-    nodes = 0
+    nodes = thorough = 0
     while waiting:
         node, pointer, level = waiting.pop()
         nodes += 1
         if nodes > NODES_MAX:
             raise _invalid("/predicate", f"has more than {NODES_MAX} nodes")
+        thorough += node.op in THOROUGH
+        if thorough > THOROUGH_MAX:
+            raise _invalid(pointer, f"is changed or contains for more than {THOROUGH_MAX} times")
         if level > LEVELS_MAX:
             raise _invalid("/predicate", f"is nested more than {LEVELS_MAX} deep")
         if node.op in COMBINING:
@@ -92,7 +98,15 @@ def _begins(found: Any, value: Any) -> bool:
 def _holds(found: Any, value: Any) -> bool:
     if isinstance(found, str):
         return isinstance(value, str) and value in found
-    return isinstance(found, list) and any(same(member, value) for member in found)
+    if not isinstance(found, list):
+        return False
+    if isinstance(value, bool):
+        return any(member is value for member in found)
+    if is_number(value):
+        return any(member == value and not isinstance(member, bool) for member in found)
+    if not isinstance(value, list | dict):
+        return value in found
+    return any(same(member, value) for member in found)
 
 
 COMPARE: Mapping[str, Judge] = {

@@ -9,7 +9,7 @@ from msgspec import convert, to_builtins
 from msgspec.json import decode, encode
 
 from feltd.errors import Refused
-from feltd.model.trigger import LEVELS_MAX, NODES_MAX, Predicate
+from feltd.model.trigger import LEVELS_MAX, NODES_MAX, THOROUGH_MAX, Predicate
 from feltd.state.paths import MISSING
 from feltd.state.predicates import check, matches
 
@@ -159,6 +159,32 @@ def test_a_tree_is_eight_deep_and_256_nodes_at_most() -> None:
     ):
         with pytest.raises(Refused, match="TRIGGER_INVALID"):
             check(tree)
+
+
+@pytest.mark.parametrize(
+    "node", [{"op": "changed", "field": "x"}, {"op": "contains", "field": "after", "value": 1}]
+)
+def test_few_nodes_may_look_through_whole_values(node: dict[str, Any]) -> None:
+    check(convert({"op": "all", "args": [node] * THOROUGH_MAX}, Predicate))
+    with pytest.raises(Refused, match="TRIGGER_INVALID"):
+        check(convert({"op": "all", "args": [node] * (THOROUGH_MAX + 1)}, Predicate))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ([True, 1], [1, True], False),
+        ([True, 1], [True, 1.0], True),
+        ({"a": [False], "b": 0}, {"b": 0.0, "a": [False]}, True),
+        ({"a": [False], "b": 0}, {"b": False, "a": [0]}, False),
+        (["true", "1,2"], ["true", "1,2"], True),
+        (True, 1, False),
+    ],
+)
+def test_true_is_no_number_however_deep(one: Any, other: Any, expected: bool) -> None:
+    assert met(after=one, op="eq", field="after", value=other) is expected
+    assert met(after=[0, one], op="contains", field="after", value=other) is expected
+    assert met({"x": one}, {"x": other}, op="changed", field="x") is not expected
 
 
 def test_values_as_deep_as_anybody_can_store_are_compared() -> None:

@@ -102,11 +102,12 @@ class Executing:
             self._rooms.pop(place).cut()
         for place, live in standing.items():
             known = self._rooms.get(place)
-            same = [grant for grant in live if known is not None and grant.id == known.grant.id]
-            if known is not None and same:
-                known.regrant(same[0])
-                continue
             if known is not None:
+                same = [grant for grant in live if grant.id == known.grant.id]
+                live = [grant for grant in live if grant.id != known.grant.id]
+                if same and (not known.over or not live):
+                    known.regrant(same[0])
+                    continue
                 known.cut()
             self._rooms[place] = _Tenure(self._daemon, live[0], self._transport, self._places)
 
@@ -126,6 +127,11 @@ class _Tenure:
         self._room: Room | None = None
         self._leaving = False
         self._task = asyncio.get_running_loop().create_task(self._live())
+
+    @property
+    def over(self) -> bool:
+        """Whether another process took the name: it does not begin again under this grant."""
+        return self._task.done()
 
     def look(self, *, due: bool = False) -> None:
         """A program was written; `due`: work has become due."""

@@ -6,6 +6,7 @@ What it needs of the records it asks for on its pipe. The standard library alone
 every program.
 """
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -107,7 +108,9 @@ def confine(memory_bytes: int, cpu_ms: int, parent: int, socket_filter: bytes) -
         hard = resource.getrlimit(which)[1]
         bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(which, (bound, bound))
-    os.nice(NICE)
+    # Where the service's own sandbox forbids that, it runs on as it is.
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
     # Processor time to the millisecond, which RLIMIT_CPU does not know.
     signal.setitimer(signal.ITIMER_PROF, cpu_ms / 1_000)
     if sys.platform != "linux":

@@ -224,6 +224,21 @@ def test_without_keys_it_is_the_grant_all_the_same(daemons: Callable[..., Daemon
     assert output(daemon, left) == 1
 
 
+def test_it_never_fights_for_its_name(daemons: Callable[..., Daemon]) -> None:
+    daemon = daemons("feltd.db", *WORKER).start()
+    capabilities.grant(daemon)
+    mesh = people(daemon)
+    assert output(daemon, ask(daemon, mesh, "identity", 1)) == 1
+    other = Edge(daemon, "feltd", mesh.registrar_key, takeover=True)
+    other.beat()
+    until(lambda: "another process took the name" in daemon.told())
+    left = ask(daemon, mesh, "identity", 2)
+    assert [claim["workload_id"] for claim in other.pull(start=True)] == [left]
+    assert (executor(daemon) or {})["runtime"] == "process"
+    capabilities.grant(daemon)
+    until(lambda: (executor(daemon) or {})["runtime"] == "hosted")
+
+
 @pytest.mark.parametrize(
     "wrong", [("--executor", "--key-file", "x.key"), (), ("--executor", "--concurrency", "0")]
 )

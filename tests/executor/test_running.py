@@ -84,7 +84,7 @@ async def test_time_memory_and_processor_are_bounded() -> None:
     busy = ROOMY._replace(cpu_ms=20)
     assert await status(found, numbers, many, bounds=busy) == 408
     small = ROOMY._replace(memory_bytes=2_000_000)
-    assert await status(found, numbers, many, bounds=small) == 413
+    assert await status(found, ["x" * 200_000], many, bounds=small) == 413
 
 
 async def test_a_large_answer_fits_in_the_memory_it_may_have() -> None:

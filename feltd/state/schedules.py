@@ -21,8 +21,10 @@ from feltd.store.tx import Row, Tx
 
 #: An instant this late is still on time: a daemon restarts in less.
 LATE_MS = 60_000
-#: Instants of a cron that one look passes over: some 5 ms. An outage of years takes several.
-WALKED_MAX = 1_000
+#: Instants of a cron that one look passes over, and those of one operation: some 5 ms. An outage
+#: of days takes several.
+WALKED_MAX = 100
+WALKED_TOGETHER = 1_000
 
 #: Of what a schedule says, what decides when it is due: another one is another calendar.
 TIMING = ("cron", "every_ms", "timezone")
@@ -184,7 +186,8 @@ def fire_due(tx: Tx, limit: int, now: Now) -> tuple[int, int | None]:
     due = _due(tx, now, -1, fresh_ms, limit // 2)
     due += _due(tx, now, fresh_ms, now.wall_ms, limit - len(due))
     share = max(1, limit // max(1, len(due)))
-    done = sum(_serve(tx, now, row, share) for row in due)
+    walked = WALKED_TOGETHER // max(1, len(due))
+    done = sum(_serve(tx, now, row, share, walked) for row in due)
     return done, _next(tx, now)
 
 
@@ -233,24 +236,32 @@ def _due(tx: Tx, now: Now, after_ms: int, until_ms: int, rows: int) -> list[Row]
     return tx.rows(DUE, {**place, "now_ms": now.lease_ms})
 
 
-def _serve(tx: Tx, now: Now, name: Row, most: int) -> int:
-    """Up to `most` steps of one schedule; how many. Its failure is its own."""
+def _serve(tx: Tx, now: Now, name: Row, most: int, walked_max: int) -> int:
+    """Up to `most` steps of one schedule, none more once they have passed over `walked_max`
+    instants; how many. Its failure is its own.
+    """
+    walked = 0
     for done in range(most):
         row = row_of(tx, name["tenant_id"], name["trigger_id"])
         if row["next_at_ms"] is None or row["next_at_ms"] > now.wall_ms:
             return done
         try:
-            tx.attempt(partial(_take, tx, now, row))
+            walked += tx.attempt(partial(_take, tx, now, row))
         except Exception as error:
             if firing.is_storage(tx, error):
                 raise
             firing.failed(tx, now, row, error)
             return done + 1
+        if walked >= walked_max:
+            return done + 1
     return most
 
 
-def _take(tx: Tx, now: Now, row: Row) -> None:
-    """One step: the instant, its workload and the move behind it stand together or not at all."""
+def _take(tx: Tx, now: Now, row: Row) -> int:
+    """One step: the instant, its workload and the move behind it stand together or not at all.
+
+    How many instants it passed over.
+    """
     step = _step(row, now)
     if step.next_at_ms is None:
         raise Refused("TRIGGER_INVALID", "no instant of this schedule is left")
@@ -263,6 +274,7 @@ def _take(tx: Tx, now: Now, row: Row) -> None:
         passed_over += workload_id is None
     behind = {"last_at_ms": step.last_at_ms, "next_at_ms": step.next_at_ms}
     tx.change(MOVE, {**_name(row), **behind, "passed_over": passed_over})
+    return step.dropped
 
 
 def _step(row: Row, now: Now) -> Step:

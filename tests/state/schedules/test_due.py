@@ -1,6 +1,7 @@
 """A schedule fires at its instants, each once, whatever the clock and the daemon do."""
 
 from itertools import takewhile
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -120,6 +121,29 @@ def test_each_minute_of_three_days_is_counted_in_bounded_steps(
     assert calendar.fired() == [FEBRUARY + 3 * DAY_MS]
     assert calendar.trigger()["passed_over"] == 3 * 24 * 60 - 1
     assert rounds <= 3 * 24 * 60 // 1_000 + 2
+
+
+def test_many_schedules_after_an_outage_share_what_an_operation_passes_over(
+    calendar: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"minutely-{n}" for n in range(25)]
+    for name in names:
+        calendar.schedule(name, cron="* * * * *")
+    calendar.stand(FEBRUARY + 30 * DAY_MS)
+    looks = list[int]()
+    passed = instants.passed
+
+    def counted(*asked: Any) -> instants.Passed:
+        found = passed(*asked)
+        looks.append(found.number)
+        return found
+
+    monkeypatch.setattr(instants, "passed", counted)
+    calendar.fire(limit=50)
+
+    assert len(looks) == len(names)
+    assert sum(looks) <= len(names) * schedules.WALKED_MAX
+    assert all(calendar.trigger(name)["passed_over"] for name in names)
 
 
 def test_all_of_a_long_outage_keeps_no_other_schedule_waiting(calendar: Calendar) -> None:

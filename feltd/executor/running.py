@@ -151,8 +151,10 @@ _FRAMES = msgspec.json.Decoder(_Said)
 async def _say(process: asyncio.subprocess.Process, frame: Any) -> None:
     assert process.stdin is not None  # a pipe
     content = msgspec.json.encode(frame)
-    process.stdin.write(LENGTH.pack(len(content)) + content)
-    await process.stdin.drain()
+    # One that ended before it had read all of it may have said why.
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(LENGTH.pack(len(content)) + content)
+        await process.stdin.drain()
 
 
 async def _hear(process: asyncio.subprocess.Process) -> _Said:

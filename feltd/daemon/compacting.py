@@ -21,17 +21,18 @@ from feltd.store.tx import Tx
 from feltd.store.vacuum import BITES
 from feltd.store.writer import Writer
 
-#: What a slice or a bite may take of the writer; its COMMIT takes about as long again.
-RUN_S = 0.0015
+#: What a slice may take of the writer while nobody else comes, and while somebody does; its COMMIT
+#: takes about as long again. Then a bite.
+RUN_S, RUN_BUSY_S = 0.004, 0.0015
 BITE_S = 0.005
 #: Rows of a first slice, before anything was measured, and of the smallest and the largest.
 ROWS_BEGIN, ROWS_MIN, ROWS_MAX = 32, 4, compaction.LIMIT_MAX
-#: A slice of `rows` is followed by a rest of so many times as long.
-REST_TIMES = 2.0
+#: A slice is followed by a rest of so many times as long, alone and among others.
+REST_TIMES, REST_TIMES_BUSY = 1.0, 4.0
 REST_S_MIN = 0.002
 #: Begin nothing while somebody waits for the writer; after so many looks it is a flood, in which a
 #: slice has its turn.
-LOOKS_MAX = 100
+LOOKS_MAX = 10
 #: One call by hand works for so long; who calls asks again while there is more.
 BY_HAND_S = 1.0
 #: Free pages that stay for what comes next: giving all back would only make the file grow again.
@@ -78,9 +79,19 @@ class Compacting:
         self._round: asyncio.Task[None] | None = None
         self._failed: Exception | None = None
         self._cannot_shrink = False
+        self._served = False
+        #: Somebody else had the writer between the last two slices; operations counted by then.
+        self._busy = False
+        self._seen = 0
 
     async def begin(self) -> None:
-        """The keeper's chore: begin a round, unless one is at work; raise what ended the last."""
+        """The keeper's chore: begin a round, unless one is at work; raise what ended the last.
+
+        The first time is before anybody is served: then it begins none.
+        """
+        if not self._served:
+            self._served = True
+            return
         if self._round is not None and not self._round.done():
             return
         failed, self._failed = self._failed, None
@@ -141,7 +152,8 @@ class Compacting:
             cmd = Slice(table, rows, self.policy)
             pruned, run_s = await self._writer.submit(compact, cmd, bulk=True)
             self._count(table, pruned, work)
-            self._rows[table] = _fitting(rows, run_s, whole=not pruned.more)
+            may_take_s = RUN_BUSY_S if self._busy else RUN_S
+            self._rows[table] = _fitting(rows, run_s, may_take_s, whole=not pruned.more)
             if not pruned.more:
                 return True
             await self._rest(time.monotonic() - began_s)
@@ -189,6 +201,9 @@ class Compacting:
 
     async def _may_go_on(self, work: "_Work") -> bool:
         """Wait until nobody else waits; whether there is time left and nobody stops the daemon."""
+        served = sum(self._metrics.wait_seconds.counts)
+        # The last slice is one of them.
+        self._busy, self._seen = served > self._seen + 1, served
         for _ in range(LOOKS_MAX):
             if not self._writer.waiting or self._stop.is_set():
                 break
@@ -196,7 +211,8 @@ class Compacting:
         return not self._stop.is_set() and time.monotonic() < work.until_s
 
     async def _rest(self, took_s: float) -> None:
-        await asyncio.sleep(max(REST_S_MIN, took_s * REST_TIMES))
+        times = REST_TIMES_BUSY if self._busy else REST_TIMES
+        await asyncio.sleep(max(REST_S_MIN, took_s * times))
 
 
 class _Work:
@@ -216,10 +232,10 @@ def compact(tx: Tx, cmd: Slice, now: Now) -> tuple[Pruned, float]:
     return pruned, time.perf_counter() - began_s
 
 
-def _fitting(rows: int, run_s: float, *, whole: bool) -> int:
+def _fitting(rows: int, run_s: float, may_take_s: float, *, whole: bool) -> int:
     """How many rows the next slice of the table may have, after one that took `run_s`."""
-    if run_s > RUN_S:
-        return max(ROWS_MIN, int(rows * max(0.25, RUN_S / run_s)))
-    if run_s < RUN_S / 2 and not whole:
+    if run_s > may_take_s:
+        return max(ROWS_MIN, int(rows * max(0.25, may_take_s / run_s)))
+    if run_s < may_take_s / 2 and not whole:
         return min(ROWS_MAX, rows + max(1, rows // 2))
     return rows

@@ -131,8 +131,9 @@ def prune(tx: Tx, limit: int, policy: Policy, now: Now) -> Pruned:
         floor = _planned(tx, log, now, policy)
         for name in floor.drops:
             _drop(tx, now, floor, name)
-        taken += _cut(tx, floor, limit - taken)
-        if taken >= limit:
+        cut, ended = _cut(tx, floor, limit - taken)
+        taken += cut
+        if not ended or taken >= limit:
             break
         after = log["tenant_id"]
     places.keep(tx, WALK, begun, places.Place(after))
@@ -224,8 +225,11 @@ def _drop(tx: Tx, now: Now, floor: Floor, name: str) -> None:
         )
 
 
-def _cut(tx: Tx, floor: Floor, limit: int) -> int:
-    """Raise the floor step by step and take what lies below it; how many changes went."""
+def _cut(tx: Tx, floor: Floor, limit: int) -> tuple[int, bool]:
+    """Raise the floor step by step and take what lies below it.
+
+    How many changes went, and whether that was all of the plan.
+    """
     at, taken, chars = floor.floor_seq, 0, 0
     while at < floor.seq and taken < limit and chars < VALUES_MAX:
         at = min(floor.seq, at + min(ROWS_AT_ONCE, limit - taken))
@@ -235,4 +239,4 @@ def _cut(tx: Tx, floor: Floor, limit: int) -> int:
         gone = tx.rows(TAKE, params)
         taken += len(gone)
         chars += sum(one["chars"] for one in gone)
-    return taken
+    return taken, at >= floor.seq

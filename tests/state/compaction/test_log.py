@@ -181,8 +181,10 @@ def test_large_values_make_small_slices(kept: Kept) -> None:
     for number in range(60):
         kept.put("r", {"n": number, "text": "x" * 100_000})
     kept.later(DAY_MS)
-    assert kept.slice("changes").counts == {"changes": 20}
-    kept.check()
+    for more in (True, True, False):
+        pruned = kept.slice("changes")
+        assert (pruned.counts, pruned.more) == ({"changes": 20}, more)
+        kept.check()
 
 
 def test_an_idle_slice_writes_nothing(kept: Kept) -> None:

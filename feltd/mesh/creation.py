@@ -23,7 +23,8 @@ def create(tx: Tx, ask: Ask[Creation], now: Now) -> Created:
     workload, whatever became of it (a tombstone for 7 days after it was pruned). Refuses
     WORKLOAD_UNAUTHORIZED without a live grant of the caller that covers it,
     WORKLOAD_IDEMPOTENCY_CONFLICT for a key that names other work, WORKLOAD_INVALID for what does
-    not fit or a sealed group, WORKLOAD_DEPENDENCY_INVALID for a dependency that is not there,
+    not fit, a new key as triggers name their work by, or a sealed group,
+    WORKLOAD_DEPENDENCY_INVALID for a dependency that is not there,
     WORKER_POOL_NOT_FOUND for a pool that its application has not, WORKLOAD_SECRET_IN_TEXT for
     labels that look like a secret.
     """
@@ -43,7 +44,8 @@ def make(tx: Tx, now: Now, caller: Caller, creation: Creation, fresh: str) -> Ma
     As `create` but for the confirmation: the grant must be usable now. The id follows from `fresh`
     and the instant alone. It may have written before it refuses: call it in `tx.attempt`.
     """
-    return enter(intake_of(tx, Ask(caller, creation, fresh=fresh), now, alone=True), creation, 0)
+    intake = intake_of(tx, Ask(caller, creation, fresh=fresh), now, alone=True)
+    return enter(intake._replace(started=True), creation, 0)
 
 
 def create_batch(tx: Tx, ask: Ask[Batch], now: Now) -> BatchAnswer:

@@ -40,6 +40,8 @@ RANDOM_DIGITS = 20
 
 #: Dependencies that the items of one batch name together: each costs the writer some 10 µs.
 NAMED_MAX = 8_000
+#: What the keys of work begin with that triggers and schedules make.
+OF_TRIGGERS = "trigger/"
 
 NAMED = """
 SELECT w.workload_id, w.state, w.body_sha256, w.result_id, 0 AS pruned
@@ -79,7 +81,8 @@ RETURNING seq
 class Intake(NamedTuple):
     """What one operation knows while it makes work; each grant and demand is looked up once.
 
-    `alone`: a refusal takes back the whole operation. `offered`: the best rank by lane.
+    `alone`: a refusal takes back the whole operation. `offered`: the best rank by lane. `started`:
+    feltd itself asks, for a trigger.
     """
 
     tx: Tx
@@ -91,6 +94,7 @@ class Intake(NamedTuple):
     grants: dict[str | None, Grant | Refused | None]
     demands: dict[tuple[object, ...], tuple[int, int]]
     offered: dict[int, int]
+    started: bool = False
 
 
 def intake_of(tx: Tx, ask: Ask[Any], now: Now, *, alone: bool) -> Intake:
@@ -110,6 +114,9 @@ def enter(intake: Intake, creation: Creation, place: int) -> Made | Tombstone:
     named = intake.tx.row(NAMED, {**owner, "idempotency_key": body.idempotency_key})
     if named is not None:
         return _repeated(named, digest)
+    if body.idempotency_key.startswith(OF_TRIGGERS) and not intake.started:
+        # Whoever had the key of a firing to come would keep it from happening.
+        raise _invalid("/idempotency_key", f"begins with {OF_TRIGGERS}: triggers alone name so")
     standing, demand_id, lane_id = _placed(intake, creation.body, body, owner)
     row: dict[str, Any] = {
         **owner,

@@ -127,6 +127,16 @@ def _created(history: History, call: Call) -> None:
         raise Violation(f"{work.workload_id} was answered {workload.state}, known is {work}")
 
 
+def _took_key(history: History, call: Call) -> None:
+    _named(
+        history,
+        call,
+        call.cmd.body.body,
+        call.answer.workload_id,
+        getattr(call.answer, "created", False),
+    )
+
+
 def _created_batch(history: History, call: Call) -> None:
     items = zip(call.cmd.body.items, call.answer.items, strict=True)
     for asked, made in items:
@@ -240,6 +250,7 @@ _LOOKED: Iterable[str] = ("cancel", "requeue", "evict")
 
 LEARN: dict[str, Learn] = {
     "create": _created,
+    "take_key": _took_key,
     "create_batch": _created_batch,
     "pull": _pulled,
     "claim": _claimed,

@@ -6,7 +6,7 @@ from typing import Any
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.identity import grants, keys
+from feltd.identity import grants, keys, principals
 from feltd.mesh import (
     authority,
     bulk,
@@ -33,6 +33,7 @@ from feltd.mesh import (
     requeue,
 )
 from feltd.model.base import Ask, Caller
+from feltd.model.workload import Creation, Made, Tombstone
 from feltd.state import consumers, definitions, evaluation, runs, transactions, triggers
 from feltd.store.tx import Row, Tx
 
@@ -43,6 +44,13 @@ NEVER = Now(0, 0)
 #: The verbs that carry a fence, in the order in which an exchange does them.
 FENCED: tuple[str, ...] = ("start", "renew", "checkpoint", "complete", "fail", "release", "log")
 ENDING = frozenset({"complete", "fail", "release"})
+
+
+def taking_a_key(tx: Tx, ask: Ask[Creation], now: Now) -> Made | Tombstone:
+    """A creation of the time before keys that triggers name their work by were kept for them."""
+    principals.confirm(tx, ask.caller, now)
+    return creation.make(tx, now, ask.caller, ask.body, ask.fresh)
+
 
 #: Every call a client can make. Looked up when it is made: a mutation may have put another there.
 RULES: Mapping[str, Callable[[], Rule]] = {
@@ -65,6 +73,7 @@ RULES: Mapping[str, Callable[[], Rule]] = {
     "transition": lambda: moves.transition,
     "remove": lambda: moves.remove,
     "create": lambda: creation.create,
+    "take_key": lambda: taking_a_key,
     "create_batch": lambda: creation.create_batch,
     "cancel": lambda: cancel.cancel,
     "edit": lambda: edit.edit,

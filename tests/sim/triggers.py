@@ -137,7 +137,10 @@ def look(world: World, place: Place) -> None:
 
 
 def squat(world: World, place: Place) -> None:
-    """Somebody takes the key of a firing to come: it fails, and again, until it is disabled."""
+    """The key of a firing to come is taken: it fails, and again, until it is disabled.
+
+    Nobody takes it any more; a file may have such work from before.
+    """
     books = books_of(world.oracle.history, place.tenant_id)
     if not books.wishes:
         return
@@ -150,7 +153,10 @@ def squat(world: World, place: Place) -> None:
         capability_snapshot=("extract",),
         labels={"note": "squatter"},
     )
-    send(world, make(world, "create", place.submitter, Creation(body=asked)))
+    tried = send(world, make(world, "create", place.submitter, Creation(body=asked)))
+    if tried.ok:
+        raise Violation(f"somebody took the key {asked.idempotency_key}")
+    send(world, make(world, "take_key", place.submitter, Creation(body=asked)))
     if world.rng.random() < 0.5:
         return
     value = encode({"n": 3, "status": "paid"}, order="deterministic")

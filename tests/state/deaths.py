@@ -5,17 +5,19 @@ from typing import Any
 from msgspec import convert
 from msgspec.json import encode
 
+from feltd.clock import Now
 from feltd.mesh import creation, vitals
 from feltd.model.base import Ask, Caller
 from feltd.model.compaction import Policy, Slice
 from feltd.model.record import Expect
 from feltd.model.trigger import Define
-from feltd.model.workload import Creation, NewWorkload
+from feltd.model.workload import Creation, Made, NewWorkload, Tombstone
 from feltd.state import compaction, consumers, definitions, evaluation, schedules, transactions
 from feltd.state.consumers import OfConsumer
 from feltd.state.definitions import Defining
 from feltd.state.evaluation import Evaluate
 from feltd.state.transactions import Step, Transacting
+from feltd.store.tx import Tx
 from tests.state.dying import Disk, Rule, Story
 from tests.state.world import State
 
@@ -40,6 +42,11 @@ def told(world: State, steps: tuple[tuple[Rule, Any], ...], look: Any, refused: 
 def asked(world: State, body: Any, id: str = "", caller: Caller = State.writer) -> Ask[Any]:
     """A call, its randomness made."""
     return Ask(caller=caller, body=body, id=id, fresh="7" * 55)
+
+
+def named_before(tx: Tx, ask: Ask[Creation], now: Now) -> Made | Tombstone:
+    """A creation of the time before such keys were kept for triggers."""
+    return creation.make(tx, now, ask.caller, ask.body, ask.fresh)
 
 
 def transaction() -> Story:
@@ -128,7 +135,7 @@ def fired() -> Story:
 
 
 def disabled() -> Story:
-    """The fifth failure in a row: somebody has the key of a firing for work of his own."""
+    """The fifth failure in a row: the key of a firing names other work."""
     world = State()
     define(world, "always")
     define(world, "good", start=0)
@@ -137,7 +144,7 @@ def disabled() -> Story:
     asked_for = NewWorkload(
         definition_id="other", idempotency_key=key, tenant_id="acme", application_id="docs"
     )
-    world.ask(creation.create, Creation(body=asked_for))
+    world.ask(named_before, Creation(body=asked_for))
     for _ in range(4):
         world.run(evaluation.evaluate, KEEPER_LIMIT)
         world.later(10_000)

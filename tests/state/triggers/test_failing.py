@@ -7,25 +7,62 @@ import pytest
 from msgspec import convert
 
 from feltd.clock import Now
+from feltd.errors import Refused
 from feltd.mesh import creation
 from feltd.model.base import Ask
 from feltd.model.trigger import FAILURES_MAX
-from feltd.model.workload import Creation, NewWorkload
+from feltd.model.workload import Batch, Creation, Made, NewWorkload, Tombstone
 from feltd.state import evaluation, firing, triggers
 from feltd.store.tx import Tx
 from tests.state.triggers.world import Shop
 
 
 def squat(shop: Shop, seq: int, trigger_id: str = "ship") -> None:
-    """Somebody has used the key of a firing for work of his own."""
+    """The key of a firing names other work: of the time before such keys were kept for triggers."""
     told = {
         "tenant_id": "acme",
         "application_id": "docs",
         "definition_id": "theirs",
         "idempotency_key": f"trigger/{trigger_id}/instance/{seq}",
     }
-    ask = Ask(shop.open, Creation(convert(told, NewWorkload)), fresh=f"squat-{seq}")
-    shop.run(creation.create, ask)
+    made = Creation(convert(told, NewWorkload))
+
+    def before(tx: Tx, ask: Ask[Creation], now: Now) -> Made | Tombstone:
+        return creation.make(tx, now, ask.caller, ask.body, ask.fresh)
+
+    shop.run(before, Ask(shop.open, made, fresh=f"squat-{seq}"))
+
+
+def test_nobody_takes_the_key_of_a_firing_to_come(shop: Shop) -> None:
+    shop.define()
+    told = {
+        "tenant_id": "acme",
+        "application_id": "docs",
+        "definition_id": "theirs",
+        "idempotency_key": "trigger/ship/instance/1",
+    }
+    theirs = Creation(convert(told, NewWorkload))
+    with pytest.raises(Refused, match="WORKLOAD_INVALID"):
+        shop.run(creation.create, Ask(shop.open, theirs, fresh="theirs"))
+    answer = shop.run(creation.create_batch, Ask(shop.open, Batch((theirs,)), fresh="theirs"))
+    assert [item.code for item in answer.items] == ["WORKLOAD_INVALID"]
+
+    shop.put("a", {"n": 1})
+    shop.evaluate()
+    assert [work["idempotency_key"] for work in shop.work()] == ["trigger/ship/instance/1"]
+    assert shop.trigger().failures == 0
+
+
+def test_work_that_has_such_a_key_already_answers_a_repeat(shop: Shop) -> None:
+    squat(shop, 1)
+    told = {
+        "tenant_id": "acme",
+        "application_id": "docs",
+        "definition_id": "theirs",
+        "idempotency_key": "trigger/ship/instance/1",
+    }
+    again = Ask(shop.open, Creation(convert(told, NewWorkload)), fresh="again")
+    assert not shop.run(creation.create, again).created
 
 
 def test_failures_wait_longer_each_time_and_the_fifth_disables_with_the_reason(shop: Shop) -> None:

@@ -22,6 +22,8 @@ WRITE = "triggers:write"
 
 #: Of the log, what one operation reads: some 10 ms of decoding.
 BYTES_MAX = 4 * 1024 * 1024
+#: A node of a condition takes as long as reading so much.
+NODE_BYTES = 256
 #: Workloads made in one operation: 0.25 ms each. Whoever calls meanwhile waits for one of these.
 FIRINGS_MAX = 32
 #: Triggers that walk in one operation, and that pass over what is not for them: some 10 ms each.
@@ -196,9 +198,10 @@ class Room:
         """Whether no more of this tenant is to be judged."""
         return self.spent or self.part_left <= 0
 
-    def take(self, change: Row) -> None:
-        """Count one change that was read."""
+    def take(self, change: Row, nodes: int, thorough: int) -> None:
+        """Count one change that was read, and what it takes to judge it: see predicates.effort."""
         size_bytes = len(change["before"] or "") + len(change["after"] or "")
+        size_bytes += thorough * size_bytes + nodes * NODE_BYTES
         self.judged += 1
         self.bytes_left -= size_bytes
         self.part_left -= size_bytes
@@ -300,11 +303,12 @@ def _judge(
     reached, judged = row["cursor_seq"], 0
     try:
         predicate = mapping.predicate_of(row)
+        nodes, thorough = predicates.effort(predicate)
         while judged < most and not room.full:
             rows = min(READ_AT_ONCE, most - judged)
             changes = _changes(tx, log, row, reached, rows)
             for change in changes:
-                room.take(change)
+                room.take(change, nodes, thorough)
                 judged += 1
                 if change["wanted"] and _meets(predicate, change):
                     room.produced += tx.attempt(partial(_fire, tx, now, log, row, change))

@@ -49,6 +49,16 @@ def check(predicate: Predicate) -> None:
             _check_comparing(node, pointer)
 
 
+def effort(predicate: Predicate | None) -> tuple[int, int]:
+    """How much judging takes: nodes in all, and those that look through whole values."""
+    nodes, waiting = list[Predicate](), [] if predicate is None else [predicate]
+    while waiting:
+        node = waiting.pop()
+        nodes.append(node)
+        waiting += node.args or ()
+    return len(nodes), sum(node.op in THOROUGH for node in nodes)
+
+
 def matches(predicate: Predicate | None, before: Any, after: Any) -> bool:
     """Whether a change meets a condition that `check` took; without one each does.
 

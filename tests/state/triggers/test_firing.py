@@ -300,6 +300,19 @@ def test_a_write_wakes_the_evaluation(shop: Shop) -> None:
     assert ("evaluate", "0") not in shop.signals, "nothing changed"
 
 
+def test_an_operation_judges_less_where_a_condition_takes_long(shop: Shop) -> None:
+    looks = {"op": "contains", "field": "after.text", "value": "y"}
+    shop.define(predicate={"op": "any", "args": [looks] * 15})
+    for name in "abcd":
+        shop.put(name, {"text": "x" * 200_000})
+
+    shop.evaluate()
+
+    assert 1 <= shop.trigger().cursor < 4
+    shop.settle()
+    assert (shop.trigger().cursor, shop.fired()) == (4, [])
+
+
 def test_an_evaluation_needs_the_scope_and_the_tenant(shop: Shop) -> None:
     reader = shop.caller(scopes=("triggers:read", "state:read"))
     assert shop.refused(lambda: shop.evaluate_now(by=reader)) == "FORBIDDEN"

@@ -161,6 +161,8 @@ class Appending:
         self.head_seq = self._before_seq
         #: What each collection gains: records and bytes.
         self._gains: dict[str, list[int]] = {}
+        #: Collections of the tenant, counted when the first one is begun: there may be thousands.
+        self._collections: int | None = None
         self._moved_bytes = 0
 
     def weigh(self, size_bytes: int) -> None:
@@ -237,7 +239,7 @@ class Appending:
 
     def _count(self, collection: str, records: int, size_bytes: int) -> None:
         tenant_id = self.why.tenant_id
-        gain = {
+        gain: dict[str, object] = {
             "tenant_id": tenant_id,
             "collection": collection,
             "records": records,
@@ -245,18 +247,28 @@ class Appending:
         }
         if self._tx.change(COUNT, gain):
             if records < 0:
-                self._tx.change(END_COLLECTION, {"tenant_id": tenant_id, "collection": collection})
+                name = {"tenant_id": tenant_id, "collection": collection}
+                ended = self._tx.change(END_COLLECTION, name)
+                if self._collections is not None:
+                    self._collections -= ended
         elif records > 0:
-            used = self._tx.rows(COLLECTIONS, {"tenant_id": tenant_id})[0]["collections"]
-            if used >= COLLECTIONS_MAX:
-                raise Refused(
-                    "QUOTA_EXCEEDED",
-                    f"the tenant has {used} collections, {COLLECTIONS_MAX} are allowed",
-                    quota="collections",
-                    limit=COLLECTIONS_MAX,
-                    used=used,
-                )
-            self._tx.change(BEGIN_COLLECTION, gain)
+            self._begin_collection(gain)
+
+    def _begin_collection(self, gain: dict[str, object]) -> None:
+        used = self._collections
+        if used is None:
+            found = self._tx.rows(COLLECTIONS, {"tenant_id": self.why.tenant_id})
+            used = int(found[0]["collections"])
+        if used >= COLLECTIONS_MAX:
+            raise Refused(
+                "QUOTA_EXCEEDED",
+                f"the tenant has {used} collections, {COLLECTIONS_MAX} are allowed",
+                quota="collections",
+                limit=COLLECTIONS_MAX,
+                used=used,
+            )
+        self._tx.change(BEGIN_COLLECTION, gain)
+        self._collections = used + 1
 
 
 def _bytes(text: str | None) -> int:

@@ -197,3 +197,19 @@ def test_the_largest_transaction_takes_few_statements(state: State) -> None:
     # One look, one change, one record each; the rest is for all of them together.
     assert state.statements <= 3 * MUTATIONS_MAX + 16
     assert state.log().head_seq == 2 * MUTATIONS_MAX
+
+
+def test_collections_are_counted_once_however_many_begin(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transact(state, *(step("put", "a", 1, collection=f"c{n}") for n in range(200)))
+    # One of these would be the count.
+    assert state.statements <= 5 * 200 + 16
+
+    monkeypatch.setattr(writing, "COLLECTIONS_MAX", 202)
+    swapped = (step("delete", "a", collection="c0"), step("put", "a", 1, collection="d0"))
+    transact(state, *swapped, *(step("put", "a", 1, collection=f"d{n}") for n in (1, 2)))
+    with pytest.raises(Refused) as refused:
+        transact(state, *(step("put", "a", 1, collection=f"e{n}") for n in range(3)))
+    assert (refused.value.code, refused.value.facts["used"]) == ("QUOTA_EXCEEDED", 202)
+    transact(state, step("delete", "a", collection="c1"), step("put", "a", 1, collection="e0"))

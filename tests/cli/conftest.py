@@ -17,7 +17,7 @@ PATIENCE_S = 60.0
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One daemon for every story; each works in a tenant of its own."""
-    made = Daemon(tmp_path_factory.mktemp("cli") / "feltd.db", "--tick-ms", "50").init().start()
+    made = Daemon(tmp_path_factory.mktemp("cli") / "feltd.db", "--tick-ms", "200").init().start()
     yield made
     made.close()
 

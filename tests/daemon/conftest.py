@@ -8,7 +8,7 @@ import pytest
 from tests.daemon.running import Daemon
 
 #: Fast enough for a test, and far from the shortest heartbeat interval.
-TICK = ("--tick-ms", "50")
+TICK = ("--tick-ms", "100")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.daemon.running import Daemon
 from tests.worker.crew import Crew
 from tests.worker.programs import hidden as hidden
 
-TICK = ("--tick-ms", "50")
+TICK = ("--tick-ms", "200")
 
 
 @pytest.fixture(scope="session")

@@ -155,7 +155,7 @@ def eventually(what: Callable[[], object]) -> None:
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One daemon for the stories of a file."""
-    running = Daemon(tmp_path_factory.mktemp("claims") / "feltd.db", "--tick-ms", "50")
+    running = Daemon(tmp_path_factory.mktemp("claims") / "feltd.db", "--tick-ms", "200")
     try:
         yield running.init().start()
     finally:

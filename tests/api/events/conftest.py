@@ -15,7 +15,7 @@ __all__ = ["daemons"]
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder: Path = tmp_path_factory.mktemp("events")
-    running = Daemon(folder / "feltd.db", "--tick-ms", "50").init().start()
+    running = Daemon(folder / "feltd.db", "--tick-ms", "200").init().start()
     yield running
     running.close()
 

@@ -93,7 +93,7 @@ class Wire:
 @pytest.fixture(scope="module")
 def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
     """A daemon of this module alone."""
-    daemon = Daemon(tmp_path_factory.mktemp("wire") / "feltd.db", "--tick-ms", "50")
+    daemon = Daemon(tmp_path_factory.mktemp("wire") / "feltd.db", "--tick-ms", "200")
     try:
         yield Wire(daemon.init().start())
     finally:

@@ -10,7 +10,7 @@ from tests.daemon.running import Daemon
 
 @pytest.fixture(scope="module")
 def open_wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
-    daemon = Daemon(tmp_path_factory.mktemp("open") / "feltd.db", "--tick-ms", "50", "--no-auth")
+    daemon = Daemon(tmp_path_factory.mktemp("open") / "feltd.db", "--tick-ms", "200", "--no-auth")
     daemon.init().start()
     daemon.key = ""
     try:

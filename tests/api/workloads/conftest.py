@@ -11,7 +11,7 @@ from tests.daemon.running import Daemon, Edge, Mesh, people
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder: Path = tmp_path_factory.mktemp("workloads")
-    running = Daemon(folder / "feltd.db", "--tick-ms", "50").init().start()
+    running = Daemon(folder / "feltd.db", "--tick-ms", "200").init().start()
     yield running
     running.close()
 

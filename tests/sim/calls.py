@@ -34,7 +34,7 @@ from feltd.mesh import (
 )
 from feltd.model.base import Ask, Caller
 from feltd.model.workload import Creation, Made, Tombstone
-from feltd.state import consumers, definitions, evaluation, runs, transactions, triggers
+from feltd.state import consumers, definitions, evaluation, held, runs, transactions, triggers
 from feltd.store.tx import Row, Tx
 
 Rule = Callable[..., Any]
@@ -101,6 +101,7 @@ RULES: Mapping[str, Callable[[], Rule]] = {
     "unquarantine": lambda: quarantine.unquarantine,
     "write": lambda: transactions.write,
     "transact": lambda: transactions.transact,
+    "held_write": lambda: held.write,
     "acknowledge": lambda: consumers.acknowledge,
     "forget_consumer": lambda: consumers.delete,
     "define": lambda: definitions.define,

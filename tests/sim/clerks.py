@@ -5,7 +5,7 @@ from collections.abc import Callable
 from msgspec import UNSET
 from msgspec.json import decode
 
-from feltd.state.transactions import Step, Write
+from feltd.state.transactions import Step, Transacting
 from tests.sim import wishes
 from tests.sim.books import ABSENT, Books, Wanted
 from tests.sim.calls import Call
@@ -29,11 +29,25 @@ def heard(history: History, call: Call) -> None:
     judge(history, call, code)
 
 
+def _held(history: History, call: Call, code: str) -> None:
+    """A write under a claim: that lives, or nothing was written. What it led to is its cause."""
+    hold = history.holds[call.cmd.body.fencing_token]
+    why = history.forbids_caller(call.caller, call.now) or history.forbids_claim(hold, call.now)
+    if not code and why is not None:
+        raise Violation(f"a record was written under token {hold.token}, although {why}")
+    if code in ("", "RECORD_CONFLICT", "RECORD_NOT_FOUND"):
+        _done(history, call, code, call.cmd.id)
+
+
 def _written(history: History, call: Call, code: str) -> None:
+    _done(history, call, code, call.cmd.body.cause)
+
+
+def _done(history: History, call: Call, code: str, cause: str | None) -> None:
     body = call.cmd.body
-    steps = (body.step,) if isinstance(body, Write) else body.steps
+    steps = body.steps if isinstance(body, Transacting) else (body.step,)
     books = books_of(history, body.tenant_id)
-    depth = 0 if body.cause is None else books.depth_of.get(body.cause, 0)
+    depth = 0 if cause is None else books.depth_of.get(cause, 0)
     before = (dict(books.records), len(books.deeds))
     found = ""
     for step in steps:
@@ -79,6 +93,7 @@ def _forgotten(history: History, call: Call, code: str) -> None:
 JUDGES: dict[str, Callable[[History, Call, str], None]] = {
     "write": _written,
     "transact": _written,
+    "held_write": _held,
     "acknowledge": _acknowledged,
     "forget_consumer": _forgotten,
     "define": wishes.defined,

@@ -9,8 +9,10 @@ from feltd.model.change import Following
 from feltd.model.record import Expect
 from feltd.state import changes
 from feltd.state.consumers import OfConsumer
+from feltd.state.held import HeldWrite
 from feltd.state.transactions import Step, Transacting, Write
 from feltd.store.tx import Tx
+from tests.sim import workers
 from tests.sim.books import ABSENT, Books
 from tests.sim.calls import Call
 from tests.sim.clerks import books_of
@@ -44,6 +46,28 @@ def transact(world: World, place: Place) -> None:
     steps = tuple(some_step(world, place) for _ in range(world.rng.choice((1, 2, 3, 5))))
     body = Transacting(place.tenant_id, steps, b"{}", VALUES_BYTES_MAX, some_cause(world, place))
     _send(world, make(world, "transact", place.operator, body))
+
+
+def write_held(world: World, place: Place) -> None:
+    """A program writes under the claim it runs for, which may be over by then."""
+    rng, process = world.rng, workers.some_process(world, place)
+    if not process.held:
+        process.pull(world)
+    claims = [*process.held.values(), *(claim for claim, _ in process.past[-2:])]
+    claims = [one for one in claims if world.oracle.history.holds.get(one.fencing_token)]
+    if not claims:
+        return
+    claim = rng.choice(claims)
+    step = some_step(world, place)
+    body = HeldWrite(
+        claim_id=claim.claim_id,
+        worker_id=claim.worker_id,
+        fencing_token=claim.fencing_token,
+        tenant_id=place.tenant_id,
+        step=step._replace(op="put") if step.op == "delete" else step,
+    )
+    if body.step.value:
+        _send(world, make(world, "held_write", process.own, body, claim.workload_id))
 
 
 def some_step(world: World, place: Place) -> Step:
@@ -118,4 +142,9 @@ def _send(world: World, call: Call) -> None:
     send(world, call, world.rng.random() < 0.1)
 
 
-ACTS: tuple[tuple[Act, int], ...] = ((write, 24), (transact, 5), (follow, 4))
+ACTS: tuple[tuple[Act, int], ...] = (
+    (write, 24),
+    (transact, 5),
+    (write_held, 4),
+    (follow, 4),
+)

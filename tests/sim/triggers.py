@@ -10,6 +10,7 @@ from msgspec import convert, structs
 from msgspec.json import encode
 
 from feltd.model.base import Caller
+from feltd.model.grant import RevokeGrant
 from feltd.model.record import Expect
 from feltd.model.schedule import Preview
 from feltd.model.trigger import Define, Disable
@@ -154,7 +155,7 @@ def squat(world: World, place: Place) -> None:
         labels={"note": "squatter"},
     )
     tried = send(world, make(world, "create", place.submitter, Creation(body=asked)))
-    if tried.ok:
+    if tried.ok and tried.answer.created:
         raise Violation(f"somebody took the key {asked.idempotency_key}")
     send(world, make(world, "take_key", place.submitter, Creation(body=asked)))
     if world.rng.random() < 0.5:
@@ -167,18 +168,27 @@ def squat(world: World, place: Place) -> None:
         evaluate(world, place)
 
 
+def lose(world: World, place: Place) -> None:
+    """The grant that triggers act under is taken away: they fail, and are disabled in sight."""
+    books_of(world.oracle.history, place.tenant_id).troubled = True
+    body = RevokeGrant(reason="lost trust")
+    call = make(world, "revoke_grant", place.operator, body, place.submitter.grant_id or "")
+    send(world, call)
+
+
 def some_id(world: World) -> str:
     """Of a state trigger or a schedule, there or not."""
     return world.rng.choice((*IDS, *IDS, *ROTA_IDS))
 
 
 ACTS: tuple[tuple[Act, int], ...] = (
-    (define, 6),
+    (define, 10),
     (schedule, 2),
     (switch, 4),
-    (evaluate, 4),
+    (evaluate, 6),
     (run, 2),
     (look, 1),
-    (squat, 1),
-    (deepen, 1),
+    (squat, 2),
+    (deepen, 2),
+    (lose, 1),
 )

@@ -14,6 +14,7 @@ import msgspec
 from feltd.errors import Refused
 from feltd.executor import builtins, running
 from feltd.executor.modules import Modules
+from feltd.executor.places import Share
 from feltd.executor.programs import BUILTINS, Catalogue, Program
 from feltd.executor.records import Held, Records
 from feltd.executor.steps import OUTPUT_BYTES_MAX, UNAVAILABLE, Failed, Malformed
@@ -34,7 +35,7 @@ NOT_HERE_PAUSE_S = 1.0
 class Capability:
     """Runs the definition of each claim.
 
-    `places` bounds the processes of the whole daemon; `withdrawn` offers what is left to be run.
+    `places` bounds the processes of the tenant; `withdrawn` offers what is left to be run.
     """
 
     #: It keeps to the policy of the claim itself.
@@ -45,7 +46,7 @@ class Capability:
         session: "Enlisted",
         catalogue: Catalogue,
         records: Records,
-        places: asyncio.Semaphore,
+        places: Share,
         withdrawn: Callable[[], Awaitable[None]],
     ) -> None:
         self._session = session

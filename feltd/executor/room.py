@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from feltd.clock import boot_ms
 from feltd.executor.capability import Capability
+from feltd.executor.places import Share
 from feltd.executor.programs import BUILTINS, Catalogue
 from feltd.executor.records import Records
 from feltd.worker.client import AsyncClient
@@ -59,7 +60,7 @@ class Room:
         enlist: Enlist,
         due: Due,
         terms: Terms,
-        places: asyncio.Semaphore,
+        places: Share,
     ) -> None:
         self._client = client
         self._due = due

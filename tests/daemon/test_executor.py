@@ -99,21 +99,27 @@ def test_a_program_reads_and_writes_in_the_name_of_its_workload(
     assert "orders/8" in lines[-1]["text"]
 
 
-def test_search_finds_and_goes_on_behind_what_it_found(shop: tuple[Daemon, Mesh]) -> None:
+def test_search_gives_the_values_newest_first_up_to_the_limit(shop: tuple[Daemon, Mesh]) -> None:
     daemon, mesh = shop
     for number in range(5):
         put(daemon, "found", str(number), {"note": f"Paid {number}"})
-    wanted = {"collection": "found", "query": "paid", "limit": 3}
-    first = output(daemon, ask(daemon, mesh, "search", wanted))
-    assert [one["id"] for one in first["items"]] == ["4", "3", "2"]
-    rest = output(daemon, ask(daemon, mesh, "search", {**wanted, "cursor": first["next_cursor"]}))
-    assert [one["id"] for one in rest["items"]] == ["1", "0"]
-    assert rest["complete"] is True
+    wanted = {"collection": "found", "query": "paid"}
+    newest = [{"note": f"Paid {number}"} for number in (4, 3, 2, 1, 0)]
+    assert output(daemon, ask(daemon, mesh, "search", {**wanted, "limit": 3})) == newest[:3]
+    assert output(daemon, ask(daemon, mesh, "search", wanted)) == newest
     for wrong in (None, {"collection": "found"}, {**wanted, "limit": 0}, {**wanted, "more": 1}):
         said = failure(daemon, ask(daemon, mesh, "search", wrong))
         assert said == "capability search failed with status 422"
-    bad = ask(daemon, mesh, "search", {**wanted, "cursor": "made-up"})
-    assert failure(daemon, bad) == "capability search failed with status 422"
+
+
+def test_search_that_finds_more_than_an_output_holds_says_so(shop: tuple[Daemon, Mesh]) -> None:
+    daemon, mesh = shop
+    for number in range(5):
+        put(daemon, "large", str(number), {"note": "paid" + "x" * 200_000})
+    wanted = {"collection": "large", "query": "paid"}
+    assert len(output(daemon, ask(daemon, mesh, "search", {**wanted, "limit": 3}))) == 3
+    said = failure(daemon, ask(daemon, mesh, "search", wanted))
+    assert said == "capability search failed with status 413"
 
 
 def test_what_it_cannot_run_is_left_to_others_and_one_bad_item_stops_nothing(

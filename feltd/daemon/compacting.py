@@ -33,6 +33,9 @@ REST_S_MIN = 0.002
 #: Begin nothing while somebody waits for the writer; after so many looks it is a flood, in which a
 #: slice has its turn.
 LOOKS_MAX = 10
+#: Slices in a row of one table that clear nothing, in a round: what must stay is walked over bit by
+#: bit, not all of it every minute.
+IDLE_SLICES_MAX = 50
 #: One call by hand works for so long; who calls asks again while there is more.
 BY_HAND_S = 1.0
 #: Free pages that stay for what comes next: giving all back would only make the file grow again.
@@ -119,7 +122,7 @@ class Compacting:
 
     async def _whole_round(self) -> None:
         try:
-            await self._clear(_Work(float("inf")))
+            await self._clear(_Work(float("inf"), IDLE_SLICES_MAX))
         except Refused as refused:
             if not self._stop.is_set():
                 self._failed = refused
@@ -143,7 +146,8 @@ class Compacting:
         await self._give_back(work)
 
     async def _table(self, table: Table, work: "_Work") -> bool:
-        """Slices of one table; whether it came to its end."""
+        """Slices of one table; whether it came to its end, or has had its share of the round."""
+        idle = 0
         while True:
             if not await self._may_go_on(work):
                 return False
@@ -154,7 +158,8 @@ class Compacting:
             self._count(table, pruned, work)
             may_take_s = RUN_BUSY_S if self._busy else RUN_S
             self._rows[table] = _fitting(rows, run_s, may_take_s, whole=not pruned.more)
-            if not pruned.more:
+            idle = 0 if pruned.counts else idle + 1
+            if not pruned.more or idle >= work.idle_slices_max:
                 return True
             await self._rest(time.monotonic() - began_s)
 
@@ -218,8 +223,9 @@ class Compacting:
 class _Work:
     """What one round, or one call by hand, has done so far."""
 
-    def __init__(self, until_s: float) -> None:
+    def __init__(self, until_s: float, idle_slices_max: float = float("inf")) -> None:
         self.until_s = until_s
+        self.idle_slices_max = idle_slices_max
         self.pruned: dict[str, int] = {}
         self.given = 0
         self.more = False

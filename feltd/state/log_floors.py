@@ -198,17 +198,25 @@ def _triggers(tx: Tx, tenant_id: str, floor_seq: int, now: Now) -> list[Held]:
 def _last_before(tx: Tx, log: Row, low: int, before_ms: int) -> int:
     """The last change at or before an instant; `low` where that is gone or there is none.
 
-    Numbers have no gap and lease time never steps back, so it is found by halving.
+    Numbers have no gap and lease time never steps back, so it is found by doubling, then halving:
+    most logs have nothing to cut, which the first step tells.
     """
-    high = log["head_seq"]
+
+    def is_past(seq: int) -> bool:
+        row = tx.row(CHANGED_AT, {"tenant_id": log["tenant_id"], "seq": seq})
+        return row is not None and bool(row["at_ms"] <= before_ms)
+
+    high, step = int(log["head_seq"]), 1
+    while low + step <= high and is_past(low + step):
+        low, step = low + step, step * 2
+    high = min(high, low + step - 1)
     while low < high:
         middle = (low + high + 1) // 2
-        row = tx.row(CHANGED_AT, {"tenant_id": log["tenant_id"], "seq": middle})
-        if row is not None and row["at_ms"] <= before_ms:
+        if is_past(middle):
             low = middle
         else:
             high = middle - 1
-    return int(low)
+    return low
 
 
 def _drop(tx: Tx, now: Now, floor: Floor, name: str) -> None:

@@ -15,6 +15,7 @@ from feltd.api import fresh
 from feltd.daemon.inside import Inside
 from feltd.daemon.programs import TenantRecords
 from feltd.errors import Refused
+from feltd.executor.places import Places
 from feltd.executor.room import Room, Terms
 from feltd.executor.steps import PROGRAMS
 from feltd.identity import executors
@@ -35,6 +36,8 @@ LOOK_EVERY_S = 30.0
 AGAIN_S = (1.0, 30.0)
 #: Programs that run at once, each a process: beyond that they only wait for the processors.
 PROCESSES_MAX = 8
+#: Of these, what the applications of one tenant have together.
+PROCESSES_OF_ONE_MAX = 4
 #: Of graceful_ms, what running programs get to finish, and what giving back the rest takes then.
 GRACE_SHARE = 0.25
 GIVING_BACK_SHARE = 0.15
@@ -52,7 +55,7 @@ class Executing:
     def __init__(self, daemon: "Daemon") -> None:
         self._daemon = daemon
         self._transport = Inside(daemon.context.stack)
-        self._places = asyncio.Semaphore(PROCESSES_MAX)
+        self._places = Places(PROCESSES_MAX, PROCESSES_OF_ONE_MAX)
         self._rooms: dict[Place, _Tenure] = {}
         self._look = asyncio.Event()
 
@@ -117,13 +120,11 @@ class _Tenure:
     is cut, or another process took its name.
     """
 
-    def __init__(
-        self, daemon: "Daemon", grant: Grant, transport: Inside, places: asyncio.Semaphore
-    ) -> None:
+    def __init__(self, daemon: "Daemon", grant: Grant, transport: Inside, places: Places) -> None:
         self.grant = grant
         self._daemon = daemon
         self._transport = transport
-        self._places = places
+        self._places = places.share(grant.tenant_id)
         self._room: Room | None = None
         self._leaving = False
         self._task = asyncio.get_running_loop().create_task(self._live())

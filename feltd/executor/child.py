@@ -24,6 +24,8 @@ from feltd.executor.steps import Failed, Malformed, compiled
 LENGTH = struct.Struct(">I")
 #: stdin, stdout, stderr, and what Python opens to load the rest of itself.
 FILES_MAX = 8
+#: Of why a program failed; a name in it may be as long as the program.
+WHY_CHARACTERS_MAX = 4_096
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 SECCOMP_MODE_FILTER = 2
 FILTER_STEP_BYTES = 8
@@ -43,12 +45,16 @@ def main() -> None:
     try:
         end = {"output": _run(hear())}
     except Failed as failed:
-        end = {"failed": {"status": failed.status, "why": failed.why}}
+        end = _failed(failed.status, failed.why)
     except MemoryError:
-        end = {"failed": {"status": 413, "why": "it needs more memory than it may have"}}
+        end = _failed(413, "it needs more memory than it may have")
     except Exception as error:
-        end = {"failed": {"status": 500, "why": f"{type(error).__name__}: {error}"}}
+        end = _failed(500, f"{type(error).__name__}: {error}")
     say(end)
+
+
+def _failed(status: int, why: str) -> dict[str, Any]:
+    return {"failed": {"status": status, "why": why[:WHY_CHARACTERS_MAX]}}
 
 
 def _run(told: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from feltd.executor.steps import (
     OUTPUT_BYTES_MAX,
     PROGRAMS,
     ROWS_MAX,
+    VALUE_BYTES_MAX,
     Failed,
     Reference,
     Step,
@@ -105,7 +106,10 @@ class _Running:
             asked["value"] = says["value"]
             if "if_version" in says:
                 asked["if_version"] = require_version(says["if_version"], _malformed)
-            self._count(0, size(says["value"]))
+            size_bytes = size(says["value"])
+            if size_bytes > VALUE_BYTES_MAX:
+                raise _malformed(f"value takes {size_bytes} bytes, {VALUE_BYTES_MAX} are allowed")
+            self._count(0, size_bytes)
         if step.op in ("get", "search"):
             asked["bytes_max"] = left
         return asked

@@ -21,14 +21,15 @@ import feltd
 from feltd.executor import child
 from feltd.executor.child import LENGTH
 from feltd.executor.records import Held, Records
-from feltd.executor.steps import BYTES_MAX, SEARCH_LIMIT_MAX, Failed
+from feltd.executor.steps import BYTES_MAX, OUTPUT_BYTES_MAX, SEARCH_LIMIT_MAX, Failed
 from feltd.model.base import Name
 from feltd.model.policy import RuntimePolicy
 from feltd.model.record import QUERY_CHARS_MAX, Version
 from feltd.worker.runtimes import sandbox
 
-#: A step says a value, the last frame the output; neither takes more than all that may be read.
-FRAME_BYTES_MAX = BYTES_MAX + 64 * 1024
+#: A step says a value, the last frame the output, which may take more. The daemon reads each of
+#: them beside everything else it does: no program says more at once, whatever becomes of it.
+FRAME_BYTES_MAX = OUTPUT_BYTES_MAX + 64 * 1024
 DURATION_MS_MAX = 30_000
 #: Ten times BYTES_MAX, which is what JSON takes in Python, and Python itself.
 MEMORY_BYTES_MAX = 256 * 1024 * 1024

@@ -13,6 +13,8 @@ STEPS_MAX = 64
 ROWS_MAX = 10_000
 #: What is read and written, together, as JSON; in Python it takes some ten times as much.
 BYTES_MAX = 8 * 1024 * 1024
+#: What a record may have; a program writes none of the collection whose records may have more.
+VALUE_BYTES_MAX = 256 * 1024
 #: What a workload's output may have.
 OUTPUT_BYTES_MAX = 768 * 1024
 #: Free JSON anywhere in feltd.

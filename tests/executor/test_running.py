@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from feltd.executor import running
+from feltd.executor import child, running
 from feltd.executor.programs import read
 from feltd.executor.records import Held, Page
 from feltd.executor.running import Bounds
@@ -85,6 +85,25 @@ async def test_time_memory_and_processor_are_bounded() -> None:
     assert await status(found, numbers, many, bounds=busy) == 408
     small = ROOMY._replace(memory_bytes=2_000_000)
     assert await status(found, ["x" * 200_000], many, bounds=small) == 413
+
+
+async def test_what_no_record_may_have_never_reaches_the_daemon() -> None:
+    shelf = Shelf({})
+    many = {"op": "put", "collection": "c", "id": "1", "value": [ref("input")] * 30}
+    assert await status(shelf, [[]] * 80_000, many) == 422
+    assert shelf.asked == []
+    lacking = {"op": "emit", "value": ref("input." + "x" * 900_000)}
+    with pytest.raises(Failed) as ended:
+        await outcome(shelf, {}, lacking)
+    assert ended.value.status == 422
+    assert len(ended.value.why) <= child.WHY_CHARACTERS_MAX
+
+
+async def test_a_process_that_says_too_much_at_once_is_not_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "FRAME_BYTES_MAX", 100)
+    assert await status(Shelf(), "x" * 200, {"op": "emit", "value": ref("input")}) == 413
 
 
 async def test_a_large_answer_fits_in_the_memory_it_may_have() -> None:

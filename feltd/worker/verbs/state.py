@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from feltd.worker.refusal import Refusal
 from feltd.worker.verbs.calls import Calls, Json, object_of, path_of
 
 #: Changes asked for at once: the most there are in a page.
@@ -149,8 +150,9 @@ class StateVerbs(Calls):
 
         None: from the oldest kept. At the end of the log it waits for more, through any outage of
         the daemon, unless `follow` is off. Raises Refusal CHANGES_COMPACTED where the log does not
-        reach back to `after` any more.
+        reach back to `after` any more, or an earlier state of the database was put back meanwhile.
         """
+        history: str | None = None
         how: Json = {"wait_ms": wait_ms, "patience_ms": None} if follow else {}
         while True:
             query = {
@@ -161,6 +163,9 @@ class StateVerbs(Calls):
                 "tenant_id": tenant_id,
             }
             page = await self.call("GET", "/v1/changes", query=query, **how)
+            if history not in (None, page["instance_id"]):
+                raise _another(page)
+            history = page["instance_id"]
             for change in page["items"]:
                 yield change
             # A page may end early for its size: only one without changes is the end.
@@ -193,6 +198,13 @@ class StateVerbs(Calls):
 
 def _record(collection: str, id: str) -> str:
     return path_of("collections", collection, "records", id)
+
+
+def _another(page: Json) -> Refusal:
+    """What a reader meets whose history has ended: the numbers it knows name other changes now."""
+    detail = "an earlier state of the database was put back: begin anew"
+    facts = {name: page[name] for name in ("oldest", "head", "instance_id")}
+    return Refusal("CHANGES_COMPACTED", detail, status=410, next="ask_operator", facts=facts)
 
 
 def _how(if_version: int | None, cause: str | None, tenant_id: str | None) -> Json:

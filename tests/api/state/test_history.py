@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from feltd.api.listen import local_socket_path
 from feltd.worker.client import AsyncClient, Client
 from feltd.worker.refusal import Refusal
 from tests.api.state.conftest import Tenant
@@ -24,6 +25,10 @@ def test_another_history_goes_on_under_another_name(
     copied(daemon, tmp_path / "copy")
     daemon.start()
     first = tenant.get("/v1/state/version")
+    # By the socket of the file, which is the same for whatever daemon serves it.
+    reader = Client(socket=local_socket_path(daemon.data), tenant="acme")
+    following = reader.changes(1)
+    assert next(following)["seq"] == 2
     for number in (3, 4, 5):
         tenant.put("orders/a", number)
     daemon.stop()
@@ -42,6 +47,9 @@ def test_another_history_goes_on_under_another_name(
     page = tenant.get("/v1/changes?after=2")
     assert [one["seq"] for one in page["items"]] == [3], "no number is left out"
     assert page["instance_id"] == put["instance_id"]
+    with pytest.raises(Refusal, match="CHANGES_COMPACTED"):
+        next(following)
+    reader.close()
     assert daemon.check().returncode == 0, daemon.check().stdout
 
     daemon.stop()

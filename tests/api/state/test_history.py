@@ -26,7 +26,7 @@ def test_another_history_goes_on_under_another_name(
     daemon.start()
     first = tenant.get("/v1/state/version")
     # By the socket of the file, which is the same for whatever daemon serves it.
-    reader = Client(socket=local_socket_path(daemon.data), tenant="acme")
+    reader = Client(socket=local_socket_path(str(daemon.data)), tenant="acme")
     following = reader.changes(1)
     assert next(following)["seq"] == 2
     for number in (3, 4, 5):

@@ -9,8 +9,9 @@ from feltd.clock import Now
 from feltd.identity import bearer
 from feltd.mesh import events, ledger
 from feltd.state import promises
-from feltd.store import connect, dialect, migrate
+from feltd.store import dialect
 from feltd.store.tx import Tx
+from tests.store.ready import migrated
 from tests.store.test_schema_edges import claim, shape, worker, workload
 
 NOW = Now(1_000, 1_000)
@@ -26,8 +27,7 @@ GRANT = (
 @pytest.fixture
 def file() -> Iterator[sqlite3.Connection]:
     """One READY workload at the head of its lane, one that is held, a worker and its grant."""
-    conn = connect.memory()
-    migrate.apply(conn)
+    conn = migrated()
     conn.execute("PRAGMA foreign_keys = OFF")
     conn.execute("BEGIN")
     tx = Tx(conn)

@@ -22,8 +22,8 @@ from feltd.model.grant import (
     RevokeGrant,
 )
 from feltd.model.key import CreateKey, KeyMade, RotateKey
-from feltd.store import connect, migrate
 from feltd.store.tx import Tx
+from tests.store.ready import migrated
 
 R = TypeVar("R")
 
@@ -46,8 +46,7 @@ class House:
     """One database in memory. Each verb is a transaction of its own; a refusal undoes it."""
 
     def __init__(self) -> None:
-        self.conn = connect.memory()
-        migrate.apply(self.conn)
+        self.conn = migrated()
         self.wall_ms = START_MS
         self.made = 0
         #: What the last transaction told.

@@ -124,13 +124,18 @@ def test_a_kill_between_any_two_statements_leaves_a_migration_to_run_again(
     assert statement > 20
 
 
-def test_a_kill_within_the_shipped_migrations_leaves_them_to_run_again(tmp_path: Path) -> None:
-    """BC-079 over the real files, at every third statement."""
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_kill_within_the_shipped_migrations_leaves_them_to_run_again(
+    tmp_path: Path, every: int
+) -> None:
+    """BC-079 over the real files, at every ninth statement; at each of them when it has time."""
     statement = 1
     while killed_at(path := tmp_path / f"killed{statement}.db", None, statement):
         migrated(path, None)
         assert migrate.check(path).pending == []
-        statement += 3
+        path.unlink()
+        statement += every
 
     assert migrate.check(path, deep=True).pending == []
 

@@ -13,8 +13,9 @@ from feltd.mesh.states import (
     WORKLOAD_EDGES,
     WORKLOAD_STATES,
 )
-from feltd.store import connect, dialect, migrate
+from feltd.store import dialect
 from feltd.store.tx import Tx
+from tests.store.ready import migrated
 
 FINISHED = {"COMPLETED", "DEAD_LETTERED", "CANCELLED"}
 CAUSES = ("verb", "lost", "resume", "register")
@@ -23,8 +24,7 @@ CAUSES = ("verb", "lost", "resume", "register")
 @pytest.fixture
 def shell() -> Iterator[sqlite3.Connection]:
     """A database as an operator's shell sees it, with one worker and nothing to do."""
-    conn = connect.memory()
-    migrate.apply(conn)
+    conn = migrated()
     # Nobody's shell sets it, and without it a REPLACE deletes unseen.
     conn.execute("PRAGMA recursive_triggers = OFF")
     conn.execute("INSERT INTO ledger (id, instance_id) VALUES (1, 'instance_1')")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from feltd.store import connect, migrate
+from tests.store.ready import migrated
 from tests.store.test_schema_edges import claim, placed, shape, worker, workload
 
 VIEWS = ("v_workers", "v_queue", "v_live_claims", "v_dead_letters", "v_timeline")
@@ -19,8 +19,7 @@ OFFSET_MS = 3_600_123
 
 @pytest.fixture
 def shell() -> Iterator[sqlite3.Connection]:
-    conn = connect.memory()
-    migrate.apply(conn)
+    conn = migrated()
     conn.execute(
         "INSERT INTO ledger (id, instance_id, wall_offset_ms) VALUES (1, 'instance_1', ?)",
         (OFFSET_MS,),

@@ -97,12 +97,21 @@ def check_free_json(
     never the bytes received (duplicate keys are gone from them). `pointer` is the member's place
     in the body; refuses `code`.
     """
-    _refuse(_unfit(value, depth_max), code, pointer)
-    canonical = encode(value)
-    if len(canonical) > bytes_max:
+    # Written in a hundredth of the time that looking at each part takes: too large ends here.
+    canonical = _written(value)
+    if canonical is not None and len(canonical) > bytes_max:
         detail = f"takes {len(canonical)} bytes, at most {bytes_max} are allowed"
         raise invalid(code, pointer, detail)
-    return canonical
+    _refuse(_unfit(value, depth_max), code, pointer)
+    return encode(value) if canonical is None else canonical
+
+
+def _written(value: object) -> bytes | None:
+    """A value as JSON; None where it holds what cannot be written, which is told apart later."""
+    try:
+        return encode(value)
+    except (OverflowError, RecursionError, ValueError):
+        return None
 
 
 def query(scope: Any, shape: type[T]) -> T:

@@ -2,7 +2,8 @@
 
 Two kinds of rows stand in it. An `act` is written here, by the rule that does the deed, in the
 same transaction; a `commit` seals the events of a commit and is written by mesh/events.py. Neither
-is ever changed. Bodies are kept as digests only, so no secret comes in.
+is ever changed. Bodies are kept as digests only and what looks like a secret in a reason is
+covered, so no secret comes in.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import hashlib
 from msgspec.json import encode
 
 from feltd.clock import Now
+from feltd.model.secret_text import covered
 from feltd.store.tx import Row, Tx
 
 LEDGER = """
@@ -70,7 +72,7 @@ def act(
         actor=actor,
         action=action,
         subject=subject,
-        reason=reason,
+        reason=None if reason is None else covered(reason),
     )
 
 

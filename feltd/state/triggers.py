@@ -12,6 +12,7 @@ from feltd.errors import Refused
 from feltd.identity import principals
 from feltd.model.base import Ask
 from feltd.model.schedule import Instant, Preview
+from feltd.model.secret_text import covered
 from feltd.model.trigger import (
     DEPTH_MAX,
     TRIGGERS_MAX,
@@ -134,7 +135,7 @@ def disable(tx: Tx, ask: Ask[OnTrigger], now: Now) -> Trigger:
     if not row["enabled"]:
         return shown(row)
     body, actor = ask.body.body, str(ask.caller.subject)
-    reason = (body.reason if isinstance(body, Disable) else None) or BY_HAND
+    reason = covered((body.reason if isinstance(body, Disable) else None) or BY_HAND)
     facts = {"now_ms": now.lease_ms, "disabled_by": actor, "disabled_reason": reason}
     tx.change(DISABLE, {**_name(row), **facts})
     firing.write_down(tx, now, "disable_trigger", row, actor, reason=reason, body=encode(body))

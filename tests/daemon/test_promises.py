@@ -219,6 +219,17 @@ def test_a_secret_at_rest_is_found_and_not_shown(file: sqlite3.Connection, deed:
     assert shown["I21"] == ["place=workloads, id=workload_1"]
 
 
+@pytest.mark.parametrize(
+    ("route", "found"), [("create_key /v1/keys", True), ("transact acme", False)]
+)
+def test_an_answer_that_is_kept_holds_no_key_but_what_records_hold(
+    file: sqlite3.Connection, route: str, found: bool
+) -> None:
+    sql = "INSERT INTO answers VALUES ('', 'r', ?, 'd', 200, json_object('value', ?), 1)"
+    file.execute(sql, [route, BEARER])
+    assert ("I21" in broken(file)) is found
+
+
 def test_a_write_from_an_older_claim_is_found(file: sqlite3.Connection) -> None:
     tx = Tx(file)
     told(tx, "complete", "workload_2", "CLAIMED", "READY", 7)

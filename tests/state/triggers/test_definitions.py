@@ -312,6 +312,15 @@ def test_a_definition_enables_unless_it_says_otherwise(shop: Shop) -> None:
     assert shop.fired() == [1]
 
 
+def test_a_reason_keeps_no_secret(shop: Shop) -> None:
+    shop.define()
+
+    shown = shop.disable(body=Disable(reason="its token=abcdefgh12345678 leaked"))
+
+    assert shown.disabled is not None
+    assert shown.disabled.reason == "its token=‹redacted: assignment› leaked"
+
+
 def test_one_whose_changes_are_gone_never_skips_them_by_itself(shop: Shop) -> None:
     """BC-065."""
     shop.define()

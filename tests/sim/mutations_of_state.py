@@ -92,9 +92,10 @@ def missing_that_equals_something() -> Patches:
     matches = predicates.matches
 
     def wrong(predicate: Any, before: Any, after: Any) -> bool:
-        if predicate is not None and predicate.op == "ne":
-            return matches(predicate, before, after) and bool(after) and after != "MISSING"
-        return bool(matches(predicate, before, after))
+        met = bool(matches(predicate, before, after))
+        if predicate is None or predicate.op != "ne":
+            return met
+        return met and isinstance(after, dict) and "status" in after
 
     return [patch.object(predicates, "matches", wrong)]
 

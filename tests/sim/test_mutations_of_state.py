@@ -1,6 +1,6 @@
 """The checker of state is checked: a fault put into its rules is found within some schedules."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,18 +12,22 @@ from tests.sim.stateful import run
 
 #: Found later than this is not found.
 SCHEDULES_MAX = 300
-#: Found only after some dozens of schedules: looked for by hand, with `-m soak`.
-LATE = {
-    "change_that_fires_again",
-    "chain_cut_without_its_anchor",
-    "cursor_that_skips_a_change",
-    "firing_cleared_above_the_floor",
-    "floor_over_a_cursor",
-    "floor_over_a_disabled_cursor",
-    "floor_over_what_is_young",
-    "instant_that_is_left_out",
-    "missing_that_equals_something",
-    "record_forgotten_above_the_floor",
+#: Where a fault was found last, if not in the first schedule: a search begins there, and goes on
+#: from the first where it finds nothing.
+FOUND = {
+    "chain_cut_without_its_anchor": 34,
+    "change_cut_without_its_floor": 1,
+    "change_that_fires_again": 78,
+    "cursor_that_skips_a_change": 33,
+    "floor_over_a_consumer": 4,
+    "floor_over_a_cursor": 5,
+    "floor_over_a_disabled_cursor": 46,
+    "instant_that_is_left_out": 8,
+    "key_that_is_not_remembered": 1,
+    "kind_that_nobody_looks_at": 1,
+    "missing_that_equals_something": 10,
+    "overlap_that_nobody_looks_at": 8,
+    "record_forgotten_above_the_floor": 16,
 }
 
 
@@ -34,19 +38,13 @@ def _begin_sound() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "mutation",
-    [
-        pytest.param(one, id=one.__name__, marks=[pytest.mark.soak] * (one.__name__ in LATE))
-        for one in MUTATIONS
-    ],
-)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.__name__)
 def test_a_fault_of_state_is_found(
     mutation: Callable[[], Patches], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = None
     with entered(mutation):
-        for seed in range(SCHEDULES_MAX):
+        for seed in _seeds(FOUND.get(mutation.__name__, 0)):
             try:
                 run(seed)
             except Failure as failure:
@@ -57,3 +55,8 @@ def test_a_fault_of_state_is_found(
     why = str(found).splitlines()[0][:100]
     with capsys.disabled():
         print(f"\n  {mutation.__name__}: {why}", end="")
+
+
+def _seeds(first: int) -> Iterator[int]:
+    yield first
+    yield from (seed for seed in range(SCHEDULES_MAX) if seed != first)

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from feltd.errors import Refused
 from feltd.model.trigger import LEVELS_MAX, MEMBERS_MAX, NODES_MAX, THOROUGH_MAX, Predicate
-from feltd.state.paths import MISSING, at, is_number, same
+from feltd.state.paths import MISSING, among, at, is_number, same
 
 COMBINING = frozenset({"all", "any", "not"})
 #: They look through whole values, as large as a record may be.
@@ -36,7 +36,9 @@ def check(predicate: Predicate) -> None:
             raise _invalid("/predicate", f"has more than {NODES_MAX} nodes")
         thorough += node.op in THOROUGH
         if thorough > THOROUGH_MAX:
-            raise _invalid(pointer, f"is changed or contains for more than {THOROUGH_MAX} times")
+            raise _invalid(
+                pointer, f"is one too many: changed and contains stand {THOROUGH_MAX} times"
+            )
         if level > LEVELS_MAX:
             raise _invalid("/predicate", f"is nested more than {LEVELS_MAX} deep")
         if node.op in COMBINING:
@@ -116,7 +118,7 @@ def _holds(found: Any, value: Any) -> bool:
         return any(member == value and not isinstance(member, bool) for member in found)
     if not isinstance(value, list | dict):
         return value in found
-    return any(same(member, value) for member in found)
+    return among(found, value)
 
 
 COMPARE: Mapping[str, Judge] = {

@@ -51,6 +51,22 @@ def same(one: Any, other: Any) -> bool:
         return _same(one, other)
 
 
+def among(members: list[Any], value: Any) -> bool:
+    """Whether one of some members is the same as `value`: all of them in a few milliseconds."""
+    try:
+        alike = [member for member in members if member == value]
+    except (RecursionError, OverflowError):
+        return any(same(member, value) for member in members)
+    if not alike:
+        return False
+    # What is alike differs in true for 1 at most: written with one number for all, it is the same.
+    text, lines = _ENCODER.encode(value), _ENCODER.encode_lines(alike)
+    if not (b"true" in lines or b"false" in lines):
+        return not (b"true" in text or b"false" in text)
+    text = _NUMBER.sub(b"0", text)
+    return any(_NUMBER.sub(b"0", line) == text for line in set(lines.splitlines()))
+
+
 def _booleans(value: Any) -> bytes:
     """The text of a value with one number for all: of equal values it tells where true stands."""
     text = _ENCODER.encode(value)

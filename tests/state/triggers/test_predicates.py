@@ -187,6 +187,22 @@ def test_true_is_no_number_however_deep(one: Any, other: Any, expected: bool) ->
     assert met({"x": one}, {"x": other}, op="changed", field="x") is not expected
 
 
+def test_a_list_holds_a_member_that_is_the_same_among_those_that_are_alike() -> None:
+    one = {"a": True, "n": [1, "true 1"], "-": None}
+    alike = [{"a": 1, "n": [1, "true 1"], "-": None}, {"a": True, "n": [True, "true 1"], "-": None}]
+
+    def held(members: list[Any], value: Any) -> bool:
+        return met(after=members, op="contains", field="after", value=value)
+
+    assert not held(alike, one)
+    assert held([*alike, {**one, "n": [1.0, "true 1"]}], one)
+    assert held([{"a": 1}], {"a": 1.0})
+    assert held([[True], [1]], [1])
+    assert not held([[True], [False]], [1])
+    assert not held([["a\n1"]], [["a"]])
+    assert not held([], {})
+
+
 def test_values_as_deep_as_anybody_can_store_are_compared() -> None:
     text = b"[" * 900 + b"1" + b"]" * 900
     assert met(decode(text), decode(text), op="eq", field="after", value=decode(text))

@@ -5,6 +5,7 @@ Also one place for compiled modules: hundreds of tests start processes of feltd.
 
 import os
 import shutil
+import sys
 
 import pytest
 
@@ -15,8 +16,10 @@ def pytest_configure(config: pytest.Config) -> None:
     It is kept beside pytest's own memory then, so that whoever wants none in the tree has none.
     """
     if os.environ.get("PYTHONDONTWRITEBYTECODE") and hasattr(config, "cache"):
+        kept = str(config.cache.mkdir("bytecode"))
         del os.environ["PYTHONDONTWRITEBYTECODE"]
-        os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("bytecode"))
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = kept
+        sys.dont_write_bytecode = False
 
 
 @pytest.fixture

@@ -36,9 +36,10 @@ PAGE = 100
 READ_MAX = 1.3
 CLAIM_MAX = 3.0
 #: The log is older than what is kept of it.
-AGE_MS = 3 * 24 * 3_600_000
+DAY_MS = 24 * 3_600_000
+AGE_MS = 3 * DAY_MS
 #: One stretch of claims; the log is cut in every other one, by a tenth of it until that is gone.
-STRETCH_S = 3.0
+STRETCH_S = 5.0
 PARTS = 10
 READER = "reader"
 
@@ -177,13 +178,14 @@ async def compact(rows: int) -> bool:
     """Whether claims go on while the whole log is cut away, and every promise holds all along."""
     idle: list[float] = []
     cutting: list[float] = []
-    # Nobody gives the reader up: what it has acknowledged is cut, and no more.
-    async with Daemon("--consumer-limit-ms", "0", prepare=partial(fill, rows)) as daemon:
+    # Nobody gives the reader up: what it has acknowledged is cut, when that is asked for.
+    flags = ("--consumer-limit-ms", "0", "--compact-every-ms", str(DAY_MS))
+    async with Daemon(*flags, prepare=partial(fill, rows)) as daemon:
         worker = await daemon.worker("steady", 64)
         good = check(daemon.data, "before")
         gone, freed, busy_s = 0, 0, 0.0
         while gone < rows:
-            await daemon.fill(6_000, f"idle{len(idle)}")
+            await daemon.fill(10_000, f"idle{len(idle)}")
             await stretch(daemon, worker, idle, asyncio.ensure_future(asyncio.sleep(STRETCH_S)))
             if gone >= freed:
                 freed = min(rows, freed + -(-rows // PARTS))

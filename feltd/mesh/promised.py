@@ -133,7 +133,7 @@ SELECT e.workload_id, e.to_state, 'is gone' AS wrong
    AND ifnull(e.from_state, '') = ''
    AND e.to_state IS NOT NULL
    AND NOT EXISTS (SELECT 1 FROM workloads w WHERE w.workload_id = e.workload_id)
-   AND NOT EXISTS (SELECT 1 FROM tombstones t WHERE t.workload_id = e.workload_id)
+   AND e.workload_id NOT IN (SELECT t.workload_id FROM tombstones t)
    AND (g.at_ms = 0
         OR g.at_ms < (SELECT t.at_ms
                         FROM events t

@@ -38,7 +38,7 @@ SELECT 'workload is gone' AS what,
  WHERE f.workload_id IS NOT NULL
    AND f.at_ms > g.at_ms
    AND NOT EXISTS (SELECT 1 FROM workloads w WHERE w.workload_id = f.workload_id)
-   AND NOT EXISTS (SELECT 1 FROM tombstones m WHERE m.workload_id = f.workload_id)
+   AND f.workload_id NOT IN (SELECT m.workload_id FROM tombstones m)
 UNION ALL
 SELECT 'key is not of this instant', f.tenant_id, f.trigger_id, f.scheduled_at_ms, w.workload_id
   FROM schedule_firings f

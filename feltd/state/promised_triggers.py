@@ -54,7 +54,7 @@ SELECT 'workload is gone' AS what, f.tenant_id, f.trigger_id AS id, f.seq, f.wor
  WHERE f.workload_id IS NOT NULL
    AND f.at_ms > g.at_ms
    AND NOT EXISTS (SELECT 1 FROM workloads w WHERE w.workload_id = f.workload_id)
-   AND NOT EXISTS (SELECT 1 FROM tombstones m WHERE m.workload_id = f.workload_id)
+   AND f.workload_id NOT IN (SELECT m.workload_id FROM tombstones m)
 UNION ALL
 SELECT 'key is not of this change', f.tenant_id, f.trigger_id, f.seq, w.idempotency_key
   FROM trigger_firings f

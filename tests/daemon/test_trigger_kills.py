@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from tests.daemon.cutting import wait
 from tests.daemon.running import Daemon
 from tests.daemon.writers import (
     CHANGES,
     COLLECTION,
     CURSORS,
     STARTED,
+    Reader,
     Writer,
     granted,
     rows,
@@ -34,9 +36,12 @@ EVERY_MS = 1_000
 PAID = {"op": "eq", "field": "after.status", "value": "paid"}
 #: Commits of a run after which it may kill itself: a write and its evaluation make a few.
 COMMITS_MAX = 9
+#: A change is cleared away once the triggers and the consumer have it; nobody is given up.
+CUT = ("--retain-changes-ms", "200", "--consumer-limit-ms", "0", "--compact-every-ms", "100")
 
 
-def killed_while_records_change(daemon: Daemon, kills: int) -> None:
+def killed_while_records_change(daemon: Daemon, kills: int, *, cut: bool = False) -> None:
+    """`cut`: the log goes as soon as everybody has read it, and one who reads is there."""
     daemon.start()
     # Clients find it at the same place after each death.
     daemon.flags = (*daemon.flags, "--port", daemon.url.rpartition(":")[2])
@@ -46,6 +51,7 @@ def killed_while_records_change(daemon: Daemon, kills: int) -> None:
     trigger(daemon, key, "made", **common, change_kind="created")
     trigger(daemon, key, "each", **common, change_kind="any")
     trigger(daemon, key, "tick", kind="schedule", every_ms=EVERY_MS, missed="all")
+    reader = Reader(daemon, key) if cut else None
     writer = Writer(daemon, key)
     try:
         for _ in range(kills):
@@ -55,9 +61,20 @@ def killed_while_records_change(daemon: Daemon, kills: int) -> None:
         if daemon.process is None or daemon.process.poll() is not None:
             daemon.start()
         writer.end()
+        if reader is not None:
+            reader.end()
     settled(daemon)
     assert writer.wrong == []
-    holds(daemon, writer)
+    changes = rows(daemon, CHANGES)
+    if reader is not None:
+        assert reader.wrong == []
+        told = len(reader.told)
+        wait(lambda: len(rows(daemon, CHANGES)) < told, "some of the log is gone")
+        names = ("seq", "kind", "id", "version")
+        changes = [
+            (*(one[name] for name in names), json.dumps(one["after"])) for one in reader.told
+        ]
+    holds(daemon, writer, changes)
     checked = daemon.check()
     assert checked.returncode == 0, checked.stdout
     assert daemon.stop() == 0
@@ -87,9 +104,8 @@ def settled(daemon: Daemon) -> None:
         time.sleep(0.05)
 
 
-def holds(daemon: Daemon, writer: Writer) -> None:
-    """What was written is there, once and in order, and so is what follows from it."""
-    changes = rows(daemon, CHANGES)
+def holds(daemon: Daemon, writer: Writer, changes: list[tuple[Any, ...]]) -> None:
+    """What was written was told, once and in order, and what follows from it is there."""
     assert [seq for seq, *_ in changes] == list(range(1, len(changes) + 1)), "gapless"
     found = [(record_id, version, json.loads(after)) for _, _, record_id, version, after in changes]
     assert found == [tuple(write) for write in writer.done]
@@ -130,9 +146,18 @@ def test_each_change_starts_its_work_once_under_kills(daemons: Callable[..., Dae
     killed_while_records_change(daemons(), KILLS_IN_A_TEST_RUN)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(1_800)
-def test_each_change_starts_its_work_once_under_a_hundred_kills(
+@pytest.mark.timeout(240)
+def test_a_log_that_is_cut_all_the_while_loses_nothing_under_kills(
     daemons: Callable[..., Daemon],
 ) -> None:
-    killed_while_records_change(daemons(), KILLS_BY_HAND)
+    daemon = daemons("feltd.db", *CUT)
+    killed_while_records_change(daemon, KILLS_IN_A_TEST_RUN // 2, cut=True)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("flags", [(), CUT], ids=["kept", "cut"])
+def test_each_change_starts_its_work_once_under_a_hundred_kills(
+    daemons: Callable[..., Daemon], flags: tuple[str, ...]
+) -> None:
+    killed_while_records_change(daemons("feltd.db", *flags), KILLS_BY_HAND, cut=bool(flags))

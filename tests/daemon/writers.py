@@ -107,6 +107,56 @@ class Writer:
             return
 
 
+class Reader:
+    """A consumer that reads every change, and acknowledges what it has until `end`."""
+
+    def __init__(self, daemon: Daemon, key: str) -> None:
+        self.daemon = daemon
+        self._key = key
+        #: Every change it was told, in order.
+        self.told: list[dict[str, Any]] = []
+        #: What must never happen and did.
+        self.wrong: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._acknowledge()
+        self._thread.start()
+
+    def end(self) -> None:
+        """Read to the end; the daemon must be up and nobody write any more."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self.wrong:
+            stopping = self._stop.is_set()
+            try:
+                if not self._read() and stopping:
+                    return
+            except (OSError, HTTPException, ValueError):
+                time.sleep(0.05)
+
+    def _read(self) -> bool:
+        """One page and its acknowledgement; whether there was anything."""
+        after = self.told[-1]["seq"] if self.told else 0
+        path = f"/v1/changes?tenant_id=t&after={after}&limit=20&wait_ms=100"
+        answer = self.daemon.call("GET", path, key=self._key)
+        if answer.status != 200:
+            if answer.status != 503:
+                self.wrong.append(f"behind {after}: {answer}")
+            return True
+        self.told += answer.body["items"]
+        self._acknowledge()
+        return bool(answer.body["items"])
+
+    def _acknowledge(self) -> None:
+        ack = self.told[-1]["seq"] if self.told else 0
+        path = "/v1/consumers/reader?tenant_id=t"
+        answer = self.daemon.call("PUT", path, {"ack": ack}, key=self._key)
+        if answer.status not in (200, 201, 503):
+            self.wrong.append(f"acknowledging {ack}: {answer}")
+
+
 def granted(daemon: Daemon) -> str:
     """A key that writes records and defines triggers of tenant t, application a, by its grant."""
     made = daemon.post(

@@ -161,8 +161,9 @@ def delete(tx: Tx, ask: Ask[OnTrigger], now: Now) -> None:
 def preview(tx: Tx, ask: Ask[OnTrigger], now: Now) -> Previewed:
     """Which of the collection's newest changes meet a trigger, or a schedule's next instants.
 
-    `ask.body.body` says how many to show. Judges LOOKED_AT_MAX changes at most, whether it is
-    enabled or not, and makes nothing. Refuses TRIGGER_NOT_FOUND.
+    `ask.body.body` says how many to show. Judges LOOKED_AT_MAX changes at most, and as many as one
+    operation of an evaluation, whether it is enabled or not; makes nothing. Refuses
+    TRIGGER_NOT_FOUND.
     """
     row = known(tx, ask.body.tenant_id, ask.id)
     count = ask.body.body.count if isinstance(ask.body.body, Preview) else Preview().count
@@ -172,11 +173,14 @@ def preview(tx: Tx, ask: Ask[OnTrigger], now: Now) -> Previewed:
             enabled=bool(row["enabled"]),
             instants=_coming(row, now, count),
         )
-    looked_at, found = 0, list[Judged]()
+    room, found = evaluation.Room(), list[Judged]()
     try:
         predicate = mapping.predicate_of(row)
+        effort = predicates.effort(predicate)
         for change in _newest(tx, row):
-            looked_at += 1
+            if room.full:
+                break
+            room.take(change, *effort)
             if len(found) < count and _would_fire(row, predicate, change):
                 found.append(_judged(change))
     except (MsgspecError, RecursionError) as error:
@@ -185,7 +189,7 @@ def preview(tx: Tx, ask: Ask[OnTrigger], now: Now) -> Previewed:
     return Previewed(
         trigger_id=row["trigger_id"],
         enabled=bool(row["enabled"]),
-        looked_at=looked_at,
+        looked_at=room.judged,
         changes=found,
     )
 

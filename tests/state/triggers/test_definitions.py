@@ -413,6 +413,19 @@ def test_a_preview_shows_which_of_the_newest_changes_would_fire(shop: Shop) -> N
     assert shop.work() == []
 
 
+def test_a_preview_looks_no_further_than_an_evaluation_would(shop: Shop) -> None:
+    thorough = {"op": "contains", "field": "after.x", "value": 2}
+    shop.define(predicate={"op": "any", "args": [thorough] * 16}, enabled=False)
+    for number in range(8):
+        shop.put("large", {"n": number, "x": [1] * 50_000})
+
+    shown: Previewed = shop.does(triggers.preview)
+
+    assert shown.changes == []
+    # Two values of 100 kB, seventeen times: 4 MiB are used up by the second change.
+    assert shown.looked_at == 2
+
+
 def test_a_preview_says_what_was_made_already(shop: Shop) -> None:
     shop.define()
     shop.put("a", {"n": 1})

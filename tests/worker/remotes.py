@@ -77,6 +77,9 @@ class _Deeds(BaseHTTPRequestHandler):
         self.remote.heard.append(Heard("DELETE", self.path, dict(self.headers), None))
         if self.path.startswith("/deaf"):
             self.remote.over.wait(PATIENCE_S)
+        if self.path.startswith("/talkative"):
+            self.pour(200)
+            return
         self.answer(204)
 
     def do_GET(self) -> None:
@@ -106,14 +109,16 @@ class _Deeds(BaseHTTPRequestHandler):
         self.remote.over.wait(PATIENCE_S)
         self.close_connection = True
 
-    deaf = sleep
+    deaf = talkative = sleep
 
     def drop(self, _body: Any) -> None:
         self.close_connection = True
 
     def flood(self, body: Any) -> None:
-        told = body["claim"]["input"]
-        self.send_response(told.get("status", 200))
+        self.pour(body["claim"]["input"].get("status", 200))
+
+    def pour(self, status: int) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", str(FLOOD_BYTES))
         self.end_headers()
         piece = b"x" * 65_536

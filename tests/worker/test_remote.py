@@ -16,7 +16,7 @@ from feltd.worker.failures import Permanent, Transient
 from feltd.worker.runtimes import limits
 from feltd.worker.runtimes.remote import RemoteRuntime
 from tests.worker.programs import CLAIM
-from tests.worker.remotes import Remote, serving
+from tests.worker.remotes import FLOOD_BYTES, Remote, serving
 
 TOKEN = "the-token-of-the-remote-handler"
 
@@ -215,6 +215,13 @@ def test_a_refusal_of_a_hundred_megabytes_is_not_read(remote: Remote) -> None:
         ask(f"{remote.url}/flood", {"status": 400})
 
     assert remote.sent_bytes < 50 * 1024 * 1024
+
+
+def test_what_is_answered_to_the_end_of_a_claim_is_not_read(remote: Remote) -> None:
+    with pytest.raises(Permanent):
+        ask(f"{remote.url}/talkative", max_duration_ms=100)
+    assert remote.asked("DELETE")
+    assert remote.sent_bytes < FLOOD_BYTES / 2
 
 
 def test_an_answer_that_breaks_off_and_nobody_there_are_transient(remote: Remote) -> None:

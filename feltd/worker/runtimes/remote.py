@@ -184,8 +184,12 @@ class RemoteRuntime:
             calling.exception()  # it comes too late to be heard
         address = f"{self.url.rstrip('/')}/{quote(str(claim['claim_id']), safe='')}"
         try:
-            async with asyncio.timeout(limits.DELETE_S), self._client() as client:
-                await client.request("DELETE", address, headers=self._headers)
+            async with (
+                asyncio.timeout(limits.DELETE_S),
+                self._client() as client,
+                client.stream("DELETE", address, headers=self._headers),
+            ):
+                pass  # What it answers is not read: nobody needs it, and it may be without end.
         except (TimeoutError, httpx2.RequestError) as error:
             log.warning(
                 "the remote handler was not told of the end of %s: %s",

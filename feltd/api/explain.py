@@ -270,7 +270,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     "CHANGES_COMPACTED": Explanation(
         "The log of changes begins at `oldest` by now, or ends at `head`, below the number: then "
         "an earlier state of the database was put back.",
-        "Read the records themselves once, then go on from `head` as it was before you read.",
+        "Read the records themselves once, then go on from `head` as it was before you read; a "
+        "consumer that was given up acknowledges that number and is waited for again.",
     ),
     "EVENTS_COMPACTED": Explanation(
         "Retention took events that the reader had not seen, or `after` lies past `head` because "

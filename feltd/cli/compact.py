@@ -61,7 +61,7 @@ def _show(outcome: dict[str, Any]) -> None:
             "the file gave space back" if outcome["rewrote_log"] else "the file kept its size"
         )
     for one in outcome["held_back"]:
-        click.echo(f"the log of {one['tenant_id']} is kept from {one['seq']} on by {one['by']}")
+        click.echo(f"the log of {one['tenant_id']} is kept behind {one['seq']} for {one['by']}")
 
 
 def _capped(outcome: dict[str, Any], rows: int) -> bool:

@@ -37,7 +37,9 @@ class Verbs(click.Group):
 
 def asking(command: Any) -> Any:
     """Add the options of every verb: whose file, whose triggers, and --json as everywhere."""
-    flag = click.option("--json", "_as_json", is_flag=True, expose_value=False, help="As always.")
+    flag = click.option(
+        "--json", "_as_json", is_flag=True, expose_value=False, help="JSON, as without."
+    )
     return data_option(tenant_option(flag(command)))
 
 

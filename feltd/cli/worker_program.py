@@ -29,6 +29,10 @@ OPTIONS = (
     click.option(
         "--remote", "address", metavar="URL", help="POST each claim to this address."
     ),
+    click.option(
+        "--definition", "definitions", metavar="NAME", multiple=True,
+        help="The program takes work of this definition only; may be repeated. Not given: of any.",
+    ),
 )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class Utc(logging.Formatter):
     examples=(
         "FELTD_URL=http://127.0.0.1:7610 FELTD_KEY=$(cat worker.key) feltd worker run jobs:worker",
         "feltd worker run --exec 'jq .page' --concurrency 4 --name edge-1",
-        "feltd worker run --wasm extract.wasm --max-memory 64MiB --max-duration 30s",
+        "feltd worker run --wasm extract.wasm --definition extract --max-memory 64MiB",
         "FELTD_REMOTE_TOKEN=$(cat remote.token) feltd worker run --remote https://jobs.example/run",
     ),
 )
@@ -63,7 +63,8 @@ def run(
     target: str | None, name: str | None, concurrency: int | None,
     capabilities: tuple[str, ...], pairs: tuple[str, ...], on_drain: str | None,
     lease: int | None, grace: int | None, quiet: bool, readable: tuple[str, ...],
-    command: str | None, module: str | None, address: str | None, **bounds: Any,
+    command: str | None, module: str | None, address: str | None,
+    definitions: tuple[str, ...], **bounds: Any,
 ) -> int:  # fmt: skip
     """Run a worker until it is stopped or drained.
 
@@ -96,7 +97,9 @@ def run(
     program = None
     if (found := program_of(caps, readable, **what)) is not None:
         program, worker.runtime = found
-        worker.handlers[ANY] = program
+        worker.handlers.update(dict.fromkeys(definitions or (ANY,), program))
+    elif definitions:
+        raise click.UsageError("--definition goes with a program: handlers are named after theirs")
     require(program, caps, readable)
     worker.caps = caps
     for member, value in (

@@ -16,9 +16,9 @@ from feltd.store.tx import Row, Tx
 WORKERS_MAX = 1_000
 
 WORKERS = """
-SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.lifecycle, k.offline_reason, k.health,
-       k.concurrency, k.last_seen_at_ms, k.heartbeat_timeout_ms, k.authority_live,
-       k.authority_unsettled, k.authority_expires_at_ms, k.authorization_grant_id,
+SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.runtime, k.lifecycle,
+       k.offline_reason, k.health, k.concurrency, k.last_seen_at_ms, k.heartbeat_timeout_ms,
+       k.authority_live, k.authority_unsettled, k.authority_expires_at_ms, k.authorization_grant_id,
        k.granted_capabilities, k.workload_kinds, k.resource_profile, k.labels, k.drain_by,
        k.drain_reason, k.drain_at_ms, k.quarantined_by, k.quarantine_reason, k.quarantined_at_ms,
        k.quarantined_until_at_ms,
@@ -35,9 +35,9 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.lifecycle, k.offlin
 """
 
 WORKER = """
-SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.lifecycle, k.offline_reason, k.health,
-       k.concurrency, k.last_seen_at_ms, k.heartbeat_timeout_ms, k.authority_live,
-       k.authority_unsettled, k.authority_expires_at_ms, k.authorization_grant_id,
+SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.runtime, k.lifecycle,
+       k.offline_reason, k.health, k.concurrency, k.last_seen_at_ms, k.heartbeat_timeout_ms,
+       k.authority_live, k.authority_unsettled, k.authority_expires_at_ms, k.authorization_grant_id,
        k.granted_capabilities, k.workload_kinds, k.resource_profile, k.labels, k.drain_by,
        k.drain_reason, k.drain_at_ms, k.quarantined_by, k.quarantine_reason, k.quarantined_at_ms,
        k.quarantined_until_at_ms,

@@ -18,6 +18,8 @@ from feltd.store.tx import Row
 ONE_BY_ONE_MAX = 8
 #: How near an end of a grant is told.
 GRANT_ENDS_MS = 3_600_000
+#: The runtime of workers inside the daemon, whose programs are records.
+HOSTED = "hosted"
 #: A name of its own: under one in use it would take over, and end, the worker that has it.
 _RUN = "feltd worker run with a --name of its own"
 
@@ -272,9 +274,13 @@ def _of_fit(
         )
     if rule == "workload_kinds":
         takes = causes.listed(sorted(offered.kinds))
-        return f"{name} takes {takes} only", (
-            f"start a worker that handles {wanted.definition_id}: feltd worker run"
-        )
+        handles = f"start a worker that handles {wanted.definition_id}: feltd worker run"
+        if member.row["runtime"] == HOSTED:
+            return f"the daemon's worker {name} takes {takes} only", (
+                f"write the program _flow_capabilities/{wanted.definition_id}, or see in the "
+                f"daemon's log why it cannot be run; or {handles}"
+            )
+        return f"{name} takes {takes} only", handles
     if rule == "resources":
         short = [
             f"{key} {amount:,} of {offered.profile.get(key) or 0:,}"

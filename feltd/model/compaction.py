@@ -80,7 +80,7 @@ class Floor(NamedTuple):
 
 
 class HeldBack(Struct, frozen=True):
-    """A log that would be cut further, and who needs it from `seq` on."""
+    """A log that would be cut further, and who needs what lies behind `seq`."""
 
     tenant_id: str
     by: str

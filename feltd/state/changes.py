@@ -66,8 +66,8 @@ def version(tx: Tx, cmd: OfTenant, now: Now) -> StateVersion:
     return StateVersion(sequence=log.head_seq, instance_id=log.instance_id)
 
 
-def require_kept(log: Log, after: int) -> None:
-    """Refuse CHANGES_COMPACTED unless every change behind `after` can be read."""
+def require_kept(log: Log, after: int, whose: str = "") -> None:
+    """Refuse CHANGES_COMPACTED unless every change behind `after` can be read; `whose` leads in."""
     if after < log.floor_seq:
         detail = f"changes up to {log.floor_seq} are no longer kept"
     elif after > log.head_seq:
@@ -76,7 +76,7 @@ def require_kept(log: Log, after: int) -> None:
         )
     else:
         return
-    raise Refused("CHANGES_COMPACTED", detail, oldest=log.oldest, head=log.head_seq)
+    raise Refused("CHANGES_COMPACTED", whose + detail, oldest=log.oldest, head=log.head_seq)
 
 
 def change(row: Row) -> Change:

@@ -16,6 +16,8 @@ from feltd.store.tx import Row, Tx
 
 #: A consumer that says the same again is heard at most so often: each time is a write.
 HEARD_MS = 1_000
+#: Begins what a dropped one is told.
+GIVEN_UP = "the consumer was given up: "
 
 FIND = """
 SELECT c.name, c.ack_seq, c.acked_at_ms, c.created_at_ms, c.dropped_at_ms
@@ -89,7 +91,8 @@ def acknowledge(tx: Tx, ask: Ask[OfConsumer], now: Now) -> tuple[Consumer, bool]
         raise Refused(
             "RECORD_INVALID", f"/ack: {detail}", errors=[{"pointer": "/ack", "detail": detail}]
         )
-    require_kept(log, cmd.ack)
+    given_up = row is not None and row["dropped_at_ms"] is not None
+    require_kept(log, cmd.ack, GIVEN_UP if given_up else "")
     at = {
         "tenant_id": cmd.tenant_id,
         "name": cmd.name,
@@ -117,7 +120,7 @@ def get(tx: Tx, cmd: OfConsumer, now: Now) -> Consumer:
         raise principals.not_found("CONSUMER_NOT_FOUND")
     log = head(tx, cmd.tenant_id)
     if row["dropped_at_ms"] is not None:
-        require_kept(log, row["ack_seq"])
+        require_kept(log, row["ack_seq"], GIVEN_UP)
     return _shown(row, log)
 
 

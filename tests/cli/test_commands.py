@@ -54,6 +54,7 @@ def test_completion_code_is_printed(shell: str, capsys: pytest.CaptureFixture[st
         ["keys", "create", "--name", "x", "--expires", "soon"],
         ["worker", "run"],
         ["worker", "run", "a:b", "--exec", "true"],
+        ["worker", "run", "a:b", "--definition", "x"],
         ["workload", "create", "x", "--input", "{"],
         ["workload", "create", "x", "--input", "@/nowhere"],
         ["workload", "create", "x", "--label", "none"],

@@ -68,7 +68,7 @@ def test_alone_it_clears_in_steps_and_tells_of_them(tmp_path: Path) -> None:
     told = feltd("compact", "--data", str(data), "--dry-run")
     assert told.returncode == 0, told.stderr
     assert "changes" in told.stdout
-    assert "the log of beta is kept from 100 on by trigger:slow" in told.stdout
+    assert "the log of beta is kept behind 100 for trigger:slow" in told.stdout
     ran = feltd("compact", "--data", str(data), "--json")
     assert ran.returncode == 0, ran.stderr
     outcome = json.loads(ran.stdout)

@@ -29,8 +29,11 @@ def test_a_worker_of_modules_runs_them_within_its_bounds_and_the_claims(crew: Cr
     assert (done["state"], done["result"]["output"]) == ("COMPLETED", {"page": 7})
     assert crew.worker("echoes")["runtime"] == "wasm"
 
-    crew.start("spins", "--wasm", str(spin), "--max-cpu", "200ms")
+    other = crew.work("somebody.elses")
+    crew.start("spins", "--wasm", str(spin), "--max-cpu", "200ms", "--definition", "anything")
     assert ended(crew)[0] == "cpu_limit"
+    assert crew.worker("spins")["workload_kinds"] == ["anything"]
+    assert crew.client.workload(other)["state"] == "READY"
     assert ended(crew, max_duration_ms=50)[0] == "timeout"
 
 

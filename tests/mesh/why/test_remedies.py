@@ -28,3 +28,15 @@ def test_a_capability_nobody_has_is_to_be_brought_under_a_name_of_its_own(mesh: 
     (first, *_) = stories.of(mesh, mesh.workload(capability_snapshot=["gpu"])).reasons
     assert first.code == "NO_CAPABILITY"
     assert first.remedy.endswith("--capability gpu, then feltd worker run with a --name of its own")
+
+
+def test_what_the_daemons_worker_does_not_take_may_be_a_program_to_write(mesh: Mesh) -> None:
+    """Both where its program is looked for, and where it says that one cannot be run."""
+    mesh.worker("feltd", runtime="hosted", workload_kinds=["identity"])
+    mesh.worker("edge", workload_kinds=["identity"])
+    told = stories.of(mesh, mesh.workload(definition_id="bill")).reasons
+    remedies = {one.detail: one.remedy for one in told if one.code == "DEFINITION_NOT_TAKEN"}
+    assert len(remedies) == 2
+    assert "_flow_capabilities/bill" in remedies["the daemon's worker feltd takes identity only"]
+    assert "daemon's log" in remedies["the daemon's worker feltd takes identity only"]
+    assert remedies["edge takes identity only"].startswith("start a worker that handles bill")

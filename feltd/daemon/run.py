@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -32,7 +32,6 @@ from feltd.daemon import start
 from feltd.daemon.chores import table
 from feltd.daemon.compacting import Compacting
 from feltd.daemon.crash import CrashPoint
-from feltd.daemon.executing import Executing
 from feltd.daemon.notify import notify, watchdog_every_ms
 from feltd.errors import Refused
 from feltd.identity import audit, keyring
@@ -45,6 +44,9 @@ from feltd.store.probe import Probe
 from feltd.store.readers import Readers
 from feltd.store.tx import Tx
 from feltd.store.writer import Signals, Writer
+
+if TYPE_CHECKING:
+    from feltd.daemon.executing import Executing
 
 #: Of graceful_ms, what the connections may take; the rest is for the last commits.
 SERVING_SHARE = 0.7
@@ -191,6 +193,9 @@ class Daemon:
         )
 
     async def _serve(self, on_ready: Callable[[str], None]) -> None:
+        if self.config.worker:
+            # The worker's half of feltd, HTTP client and all: nobody else's start waits for it.
+            from feltd.daemon.executing import Executing
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.begin_stop, signal.Signals(number).name)

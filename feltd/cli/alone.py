@@ -17,7 +17,6 @@ import click
 
 from feltd.api.listen import find_local_socket
 from feltd.cli.ending import ended_as_by_ctrl_c
-from feltd.daemon.place import ALONE
 from feltd.worker.client import Client
 
 START_S = 60.0
@@ -53,6 +52,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
+    # The store comes with it: a command that finds its daemon has no use for it.
+    from feltd.daemon.place import ALONE
+
     kept = {
         name: text
         for name, text in os.environ.items()

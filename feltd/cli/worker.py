@@ -9,7 +9,6 @@ import click
 from feltd.cli.output import ExamplesGroup, facts, json_option, say_json, table
 from feltd.cli.parse import DURATION, expiry
 from feltd.cli.remote import connect, remote, worker_named
-from feltd.cli.verify.command import verify
 from feltd.cli.why import worker_why
 from feltd.cli.worker_run import run
 
@@ -30,8 +29,22 @@ COLUMNS = (
 LOOK_EVERY_S = 0.3
 
 
+class Workers(ExamplesGroup):
+    """`verify` brings a daemon and a wire of its own along: it is loaded when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted((*super().list_commands(ctx), "verify"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "verify":
+            return super().get_command(ctx, cmd_name)
+        from feltd.cli.verify.command import verify
+
+        return verify
+
+
 @click.group(
-    cls=ExamplesGroup,
+    cls=Workers,
     examples=(
         "feltd worker run jobs:worker",
         "feltd worker list --lifecycle READY",
@@ -43,7 +56,6 @@ def worker() -> None:
 
 
 worker.add_command(run)
-worker.add_command(verify)
 worker.add_command(worker_why)
 
 

@@ -23,8 +23,8 @@ STORIES: dict[str, Callable[[], Story]] = {
     "a definition with another start": deaths.begun,
     "every table cleared": deaths.cleared,
 }
-#: In the ordinary run every statement is died at, and each third one finds the disk full.
-FULL_STEP = 3
+#: In the ordinary run every statement is died at, and each fifth one finds the disk full.
+FULL_STEP = 5
 
 
 @cache

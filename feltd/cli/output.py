@@ -39,6 +39,8 @@ STEPS_OF = {
     "WORKER_POOL_NOT_FOUND": "look for its id: feltd pool list",
     "HOLD_NOT_FOUND": "look for its id: feltd hold list",
     "TRIGGER_NOT_FOUND": "look for its id: feltd trigger list",
+    "TRIGGER_UNAUTHORIZED": "use a key that is bound to a grant which covers the work: "
+    "feltd keys create --grant GRANT",
     "TRIGGER_STATE_REPLAY_FAILED": "define it again with a start: feltd trigger define --input F",
     "PLACEMENT_NOT_FOUND": "look for its id: feltd placement list",
     "MESH_PLACEMENT_DENIED": "give it to another worker: feltd workload place ID --dry-run",

@@ -31,7 +31,12 @@ from feltd.worker.refusal import Refusal
 )
 @click.option("--tenant", required=True)
 @click.option("--application", required=True)
-@click.option("--capability", "capabilities", multiple=True, help="May be repeated.")
+@click.option(
+    "--capability",
+    "capabilities",
+    multiple=True,
+    help="What its work may ask for; at least one, may be repeated.",
+)
 @click.option("--concurrency", type=click.IntRange(1, 1_024), help="Most work a process may hold.")
 @click.option("--expires", type=DURATION, default="365d", show_default=True)
 @click.option("--key-file", metavar="FILE", help="Write the secret to a new file (0600) instead.")

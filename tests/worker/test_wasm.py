@@ -102,6 +102,17 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     assert refused(b"") == "WebAssembly needs the extra: pip install 'feltd[wasm]'"
 
 
+def test_a_module_that_needs_more_memory_than_a_compiler_gets_is_never_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "COMPILE_BYTES_MAX", 200 * 1024**2)
+    step = "(loop (local.set {0} (i64.add (local.get {0}) (i64.const 1)))"
+    opened = "".join(step.format(place % 1_000) for place in range(5_000))
+    closed = "(br_if 0 (i64.eqz (local.get 0))))" * 5_000
+    module = modules.module(f"(local {'i64 ' * 1_000}) {opened}{closed}")
+    assert "cannot be compiled: memory allocation of" in refused(module)
+
+
 def test_it_is_compiled_once_for_all_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = WasmRuntime(modules.module(ECHO))
 

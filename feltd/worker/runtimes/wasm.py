@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,8 @@ PROGRAM = "program"
 NOT_INSTALLED = "WebAssembly needs the extra: pip install 'feltd[wasm]'"
 #: How an attempt ended that was ended from outside: the engine's own word comes second then.
 ENDED_HERE = ("told", "output")
+#: How a compiler dies of what it was given, and not of what happens around it.
+OF_ITSELF = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE)
 
 
 def available() -> bool:
@@ -137,6 +140,9 @@ class WasmRuntime:
             raise Malformed(f"the module is not run: {words['why']}")
         if finished.end in ("cpu", "duration", "memory"):
             raise Malformed(f"the module takes too much to compile: {finished.end}")
+        if finished.end == "exited" and finished.code in OF_ITSELF:
+            # It would again: an allocator that gets no more ends its process so, too.
+            raise Malformed(f"the module cannot be compiled: {_crash(finished, words)}")
         raise Transient(f"the module could not be compiled: {_crash(finished, words)}")
 
 

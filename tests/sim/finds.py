@@ -13,7 +13,7 @@ from tests.sim.mutations import Patches, entered
 from tests.sim.schedule import Failure, run
 
 #: Found later than this is not found.
-SCHEDULES_MAX = 400
+SCHEDULES_MAX = 800
 FINDS = Path(__file__).with_name("finds.json")
 
 

@@ -14,6 +14,7 @@ from feltd.clock import Now
 from feltd.identity import audit, principals
 from feltd.mesh import lifecycle, workers
 from feltd.model.base import Ask
+from feltd.model.secret_text import covered
 from feltd.model.worker import Drained, DrainRequest, Outstanding, Worker
 from feltd.store.tx import Row, Tx
 
@@ -152,6 +153,7 @@ def stand(
     former one, a worker's own only where it comes sooner.
     """
     params: dict[str, object] = {"worker_id": worker_id, "own": int(own)}
+    reason = None if reason is None else covered(reason)
     tx.change(STAND, {**params, "by": by, "reason": reason, "now_ms": now.lease_ms, "until": until})
     if no_renew_after_at_ms is not None:
         tx.change(BOUND, {**params, "no_renew_after_at_ms": no_renew_after_at_ms})

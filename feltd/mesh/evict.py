@@ -8,6 +8,7 @@ from feltd.identity import audit, principals
 from feltd.mesh import attempts, refusal, workloads
 from feltd.model.base import Ask
 from feltd.model.claim import Evict
+from feltd.model.secret_text import covered
 from feltd.model.workload import Workload
 from feltd.store.tx import Tx
 
@@ -39,7 +40,7 @@ def evict(tx: Tx, ask: Ask[Evict], now: Now) -> Workload:
         actor = str(ask.caller.subject)
         end = attempts.End(
             "evicted",
-            message=ask.body.reason,
+            message=covered(ask.body.reason),
             actor=actor,
             to=ask.body.to,
             spend=ask.body.spend_attempt,

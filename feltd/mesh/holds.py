@@ -18,6 +18,7 @@ from feltd.mesh import events, generation, placement, pools
 from feltd.model.base import Ask, Name, WorkloadKind
 from feltd.model.hold import Hold, NewHold
 from feltd.model.page import Page, PageAsk
+from feltd.model.secret_text import covered
 from feltd.store.tx import Row, Tx
 
 SCOPE = "workloads:operate"
@@ -156,7 +157,7 @@ def place(tx: Tx, ask: Ask[Placing], now: Now) -> Hold:
         "hold_id": ask.fresh,
         "scope": asked.scope,
         "value": value,
-        "reason": asked.reason,
+        "reason": covered(asked.reason),
         "held_by": actor,
         "until_at_ms": asked.until_at_ms,
     }

@@ -12,6 +12,7 @@ from feltd.errors import Refused
 from feltd.identity import audit, principals
 from feltd.mesh import workers
 from feltd.model.base import Ask
+from feltd.model.secret_text import covered
 from feltd.model.worker import Quarantining, Worker
 from feltd.store.tx import Tx
 
@@ -63,7 +64,8 @@ def quarantine(tx: Tx, ask: Ask[Quarantining], now: Now) -> Worker:
             errors=[{"pointer": "/until_at_ms", "detail": "is past"}],
         )
     actor = str(ask.caller.subject)
-    said = (actor, ask.body.reason, until_at_ms)
+    reason = covered(ask.body.reason)
+    said = (actor, reason, until_at_ms)
     stands = (row["quarantined_by"], row["quarantine_reason"], row["quarantined_until_at_ms"])
     if said != stands:
         tx.change(
@@ -71,7 +73,7 @@ def quarantine(tx: Tx, ask: Ask[Quarantining], now: Now) -> Worker:
             {
                 "worker_id": ask.id,
                 "by": actor,
-                "reason": ask.body.reason,
+                "reason": reason,
                 "until_at_ms": until_at_ms,
                 "now_ms": now.lease_ms,
                 "wall_ms": now.wall_ms,
@@ -79,7 +81,7 @@ def quarantine(tx: Tx, ask: Ask[Quarantining], now: Now) -> Worker:
         )
         workers.told(tx, now, "quarantine", row, actor=actor)
         body = encode(ask.body)
-        audit.act(tx, now, actor, "quarantine", ask.id, reason=ask.body.reason, body=body)
+        audit.act(tx, now, actor, "quarantine", ask.id, reason=reason, body=body)
         tx.tell("worker", ask.id)
     return workers.shown(tx, workers.present(tx, ask.id))
 

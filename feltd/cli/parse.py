@@ -13,6 +13,9 @@ import msgspec
 
 from feltd.clock import wall_ms
 
+#: No call takes as much: a device or a wrong file ends here, not with the memory.
+JSON_BYTES_MAX = 16 * 1024 * 1024
+
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
@@ -55,13 +58,16 @@ def json_value(text: str | None, option: str) -> Any:
         return None
     try:
         if text == "-":
-            raw = sys.stdin.buffer.read()
+            raw = sys.stdin.buffer.read(JSON_BYTES_MAX + 1)
         elif text.startswith("@"):
-            raw = Path(text[1:]).read_bytes()
+            with Path(text[1:]).open("rb") as file:
+                raw = file.read(JSON_BYTES_MAX + 1)
         else:
             raw = text.encode()
     except OSError as error:
         raise click.UsageError(f"{option}: cannot read {text}: {error.strerror}") from error
+    if len(raw) > JSON_BYTES_MAX:
+        raise click.UsageError(f"{option}: {text} has more than {JSON_BYTES_MAX} bytes")
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -122,6 +122,7 @@ def test_the_other_verbs_show_what_became_of_it(inside: Inside) -> None:
     [
         (("define",), "trigger define requires --input trigger.json"),
         (("define", "--input", "not-there.json"), "there is no file not-there.json"),
+        (("define", "--input", "/dev/zero"), "has more than 16777216 bytes"),
         (("frobnicate",), "trigger <define|list|status|evaluate|"),
         (("show",), "Missing argument"),
     ],

@@ -197,7 +197,9 @@ def explain_failure(error: Exception) -> int | None:
 def _refused(code: str, detail: str, next: str, known: Mapping[str, Any]) -> None:
     click.echo(f"{code}: {detail}", err=True)
     for one in known.get("errors") or ():
-        if isinstance(one, Mapping) and f"{one.get('pointer')}: {one.get('detail')}" != detail:
+        # The sentence itself may be cut where its member's is not.
+        told = f"{one.get('pointer')}: {one.get('detail')}" if isinstance(one, Mapping) else ""
+        if told and not told.startswith(detail):
             click.echo(f"  at {one.get('pointer') or '/'}: {one.get('detail')}", err=True)
     reasons = known.get("reasons")
     for one in reasons if isinstance(reasons, list) else ():

@@ -5,23 +5,24 @@ What one operation makes shares what was looked up for it.
 
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec.json import encode
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.identity import grants, principals
+from feltd.identity import grants
 from feltd.mesh import (
     asked,
     deadlines,
     demands,
     events,
     groups,
+    ownership,
     parents,
     pools,
     secrets,
-    terms,
 )
 from feltd.mesh.asked import digest as body_digest
 from feltd.model.base import Ask, Caller
@@ -35,6 +36,9 @@ from feltd.model.workload import (
 )
 from feltd.store.tx import Row, Tx
 
+#: What is refused here: codes begin with it.
+NOUN = "WORKLOAD"
+_invalid = partial(ownership.invalid, NOUN)
 #: 80 bits beside the milliseconds: ids of one millisecond never meet.
 RANDOM_DIGITS = 20
 
@@ -105,8 +109,8 @@ def intake_of(tx: Tx, ask: Ask[Any], now: Now, *, alone: bool) -> Intake:
 def enter(intake: Intake, creation: Creation, place: int) -> Made | Tombstone:
     """Make the workload, or find the one that its key names; `place`: its number in the command."""
     grant = _grant(intake, creation.grant_id)
-    owner = _owner(intake.caller, creation.body, grant)
-    _authorize(intake.caller, creation.body, grant)
+    owner = ownership.owner_of(intake.caller, creation.body, grant, NOUN)
+    ownership.require(intake.caller, creation.body, grant, creation.body.definition_id, NOUN)
     secrets.screen_labels(creation.body.labels)
     text = _input(creation)
     body = asked.filled(creation.body, owner)
@@ -116,7 +120,9 @@ def enter(intake: Intake, creation: Creation, place: int) -> Made | Tombstone:
         return _repeated(named, digest)
     if body.idempotency_key.startswith(OF_TRIGGERS) and not intake.started:
         # Whoever had the key of a firing to come would keep it from happening.
-        raise _invalid("/idempotency_key", f"begins with {OF_TRIGGERS}: triggers alone name so")
+        raise ownership.invalid(
+            NOUN, "/idempotency_key", f"begins with {OF_TRIGGERS}: triggers alone name so"
+        )
     standing, demand_id, lane_id = _placed(intake, creation.body, body, owner)
     row: dict[str, Any] = {
         **owner,
@@ -164,7 +170,9 @@ def _standing(intake: Intake, body: NewWorkload, owner: Mapping[str, str]) -> pa
         return parents.Standing()
     intake.named.extend(body.dependencies)
     if len(intake.named) > NAMED_MAX:
-        raise _invalid("/dependencies", f"the batch names {NAMED_MAX} already: send it once more")
+        raise ownership.invalid(
+            NOUN, "/dependencies", f"the batch names {NAMED_MAX} already: send it once more"
+        )
     return parents.look(
         intake.tx,
         owner["tenant_id"],
@@ -289,47 +297,14 @@ def _repeated(named: Row, digest: str) -> Made | Tombstone:
     return Made(named["workload_id"], named["state"], created=False)
 
 
-def _owner(caller: Caller, body: NewWorkload, grant: Grant | None) -> dict[str, str]:
-    """Tenant and application: what the body names, which must be the grant's, else the grant's."""
-    owner: dict[str, str] = {}
-    for member in ("tenant_id", "application_id"):
-        named = getattr(body, member)
-        allowed = None if grant is None else getattr(grant, member)
-        if allowed is None and caller.open:
-            allowed = named or principals.OPEN_TENANT
-        if named is None and allowed is None:
-            raise _invalid(f"/{member}", "is required where no grant names it")
-        if None not in (named, allowed) and named != allowed:
-            raise Refused("WORKLOAD_UNAUTHORIZED", f"the grant is for another {member[:-3]}")
-        owner[member] = allowed or named
-    if not caller.may_see(owner["tenant_id"]):
-        raise Refused("WORKLOAD_UNAUTHORIZED", "the key is not for the tenant of the grant")
-    return owner
-
-
-def _authorize(caller: Caller, body: NewWorkload, grant: Grant | None) -> None:
-    if body.requested_by is not None and body.requested_by != caller.subject:
-        raise _invalid("/requested_by", "must be the caller, or absent")
-    if grant is None:
-        return
-    if not grants.covers(grant, body.capability_snapshot):
-        raise Refused(
-            "WORKLOAD_UNAUTHORIZED", "the grant does not cover every capability of the snapshot"
-        )
-    kinds = grant.constraints.workload_kinds
-    if kinds is not None and not terms.admits(kinds, body.definition_id, body.definition_revision):
-        raise Refused("WORKLOAD_UNAUTHORIZED", "the grant does not allow work of this definition")
-    most = grant.constraints.max_priority
-    if most is not None and body.priority > most:
-        raise Refused("WORKLOAD_UNAUTHORIZED", f"the grant allows a priority up to {most}")
-
-
 def _input(creation: Creation) -> bytes:
     text = creation.input
     if text is None:
         text = encode(creation.body.input, order="deterministic")
     if len(text) > INPUT_BYTES_MAX:
-        raise _invalid("/input", f"takes {len(text)} bytes, at most {INPUT_BYTES_MAX} are allowed")
+        raise ownership.invalid(
+            NOUN, "/input", f"takes {len(text)} bytes, at most {INPUT_BYTES_MAX} are allowed"
+        )
     return text
 
 
@@ -337,11 +312,3 @@ def _identity(now: Now, fresh: str, place: int) -> str:
     """The id of the workload at `place` of a command: milliseconds first, so that ids ascend."""
     chance = hashlib.sha256(f"{fresh}/{place}".encode()).hexdigest()
     return f"workload_{now.lease_ms:012x}{chance[:RANDOM_DIGITS]}"
-
-
-def _invalid(pointer: str, detail: str) -> Refused:
-    return Refused(
-        "WORKLOAD_INVALID",
-        f"{pointer}: {detail}",
-        errors=[{"pointer": pointer, "detail": detail}],
-    )

@@ -6,6 +6,7 @@ fired the trigger before fire it no more, wherever it is put.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
@@ -14,7 +15,7 @@ from msgspec.json import encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import grants, principals
-from feltd.mesh import pools, terms
+from feltd.mesh import ownership, pools
 from feltd.model.base import Ask, Caller
 from feltd.model.grant import Grant
 from feltd.model.trigger import RESERVED, TRIGGERS_MAX, Define, Trigger
@@ -22,6 +23,9 @@ from feltd.state import evaluation, firing, mapping, predicates, schedules, trig
 from feltd.state.standing import BY_ID, known, shown
 from feltd.store.tx import Row, Tx
 
+#: What is refused here: codes begin with it.
+NOUN = "TRIGGER"
+_invalid = partial(ownership.invalid, NOUN)
 #: A state trigger hands records on as input of work, so who defines one must be able to read them.
 READ_RECORDS = "state:read"
 NEW_DISABLED = "defined disabled"
@@ -130,8 +134,8 @@ def define(tx: Tx, ask: Ask[Defining], now: Now) -> tuple[Trigger, bool]:
         principals.require_scope(caller, READ_RECORDS)
     _fit(body)
     grant = _grant(tx, caller, now, ask.body.grant_id)
-    owner = _owner(caller, body, grant)
-    _authorize(caller, body, grant)
+    owner = ownership.owner_of(caller, body, grant, NOUN)
+    ownership.require(caller, body, grant, body.target_capability, NOUN)
     _require_pool(tx, body, owner)
     name = {"tenant_id": owner["tenant_id"], "trigger_id": body.trigger_id}
     row = tx.row(BY_ID, name)
@@ -175,9 +179,13 @@ def _replace(
 ) -> bool:
     """Put a definition in place of the one that is there; False where it says nothing new."""
     if row["kind"] != body.kind:
-        raise _invalid("/kind", f"of this trigger is {row['kind']} for good: delete it first")
+        raise ownership.invalid(
+            NOUN, "/kind", f"of this trigger is {row['kind']} for good: delete it first"
+        )
     if row["application_id"] != owner["application_id"]:
-        raise _invalid("/application_id", "of a trigger never changes: delete it first")
+        raise ownership.invalid(
+            NOUN, "/application_id", "of a trigger never changes: delete it first"
+        )
     alike = all(row[member] == said[member] for member in SAID)
     if alike and row["enabled"] == body.enabled and body.start is UNSET:
         return False
@@ -263,7 +271,9 @@ def _fit(body: Define) -> None:
     others = OF_SCHEDULE if body.kind == "state" else OF_STATE
     for member in others:
         if getattr(body, member) is not None:
-            raise _invalid(f"/{member}", f"is no member of a trigger of kind {body.kind}")
+            raise ownership.invalid(
+                NOUN, f"/{member}", f"is no member of a trigger of kind {body.kind}"
+            )
     if body.kind == "state":
         for member in ("source_collection", "change_kind"):
             if getattr(body, member) is None:
@@ -286,42 +296,6 @@ def _grant(tx: Tx, caller: Caller, now: Now, grant_id: str | None) -> Grant | No
     return grants.usable(tx, caller, now, grant_id, code="TRIGGER_UNAUTHORIZED")
 
 
-def _owner(caller: Caller, body: Define, grant: Grant | None) -> dict[str, str]:
-    """Tenant and application: what the body names, which must be the grant's, else the grant's."""
-    owner: dict[str, str] = {}
-    for member in ("tenant_id", "application_id"):
-        named = getattr(body, member)
-        allowed = None if grant is None else getattr(grant, member)
-        if allowed is None and caller.open:
-            allowed = named or principals.OPEN_TENANT
-        if named is None and allowed is None:
-            raise _invalid(f"/{member}", "is required where no grant names it")
-        if None not in (named, allowed) and named != allowed:
-            raise Refused("TRIGGER_UNAUTHORIZED", f"the grant is for another {member[:-3]}")
-        owner[member] = allowed or named
-    if not caller.may_see(owner["tenant_id"]):
-        raise Refused("TRIGGER_UNAUTHORIZED", "the key is not for the tenant of the grant")
-    return owner
-
-
-def _authorize(caller: Caller, body: Define, grant: Grant | None) -> None:
-    """Refuse TRIGGER_UNAUTHORIZED for work that its grant would refuse each time."""
-    if body.requested_by is not None and body.requested_by != caller.subject:
-        raise _invalid("/requested_by", "must be the caller, or absent")
-    if grant is None:
-        return
-    if not grants.covers(grant, body.capability_snapshot):
-        raise Refused(
-            "TRIGGER_UNAUTHORIZED", "the grant does not cover every capability of the snapshot"
-        )
-    kinds, most = grant.constraints.workload_kinds, grant.constraints.max_priority
-    made = (body.target_capability, body.definition_revision)
-    if kinds is not None and not terms.admits(kinds, *made):
-        raise Refused("TRIGGER_UNAUTHORIZED", "the grant does not allow work of this definition")
-    if most is not None and body.priority > most:
-        raise Refused("TRIGGER_UNAUTHORIZED", f"the grant allows a priority up to {most}")
-
-
 def _require_pool(tx: Tx, body: Define, owner: Mapping[str, str]) -> None:
     if body.placement is None or body.placement.pool_id is None:
         return
@@ -329,12 +303,6 @@ def _require_pool(tx: Tx, body: Define, owner: Mapping[str, str]) -> None:
     try:
         pools.require(tx, *named)
     except Refused:
-        raise _invalid("/placement/pool_id", "names no pool of the application") from None
-
-
-def _invalid(pointer: str, detail: str) -> Refused:
-    return Refused(
-        "TRIGGER_INVALID",
-        f"{pointer}: {detail}",
-        errors=[{"pointer": pointer, "detail": detail}],
-    )
+        raise ownership.invalid(
+            NOUN, "/placement/pool_id", "names no pool of the application"
+        ) from None

@@ -58,6 +58,7 @@ def test_an_enrolled_worker_does_work_and_is_drained_by_the_operator(
 
 
 def _look(local: Typed, workload_id: str) -> None:
+    of = ("--tenant", "acme", "--application", "docs")
     """What was done can be seen in each list."""
     assert workload_id in local.ok("workload", "list", "--state", "COMPLETED")
     assert "completed" in local.ok("workload", "show", workload_id)
@@ -66,7 +67,7 @@ def _look(local: Typed, workload_id: str) -> None:
     assert "complete" in watched.splitlines()[-1]
     claims = local.json("claim", "list", "--workload", workload_id)
     assert [one["end"] for one in claims] == ["completed"]
-    heading, row = local.ok("worker", "list", "--application", "docs").splitlines()
+    heading, row = local.ok("worker", "list", *of).splitlines()
     assert dict(zip(heading.split("\t"), row.split("\t"), strict=True))["name"] == "edge-1"
 
 

@@ -58,8 +58,8 @@ def test_an_enrolled_worker_does_work_and_is_drained_by_the_operator(
 
 
 def _look(local: Typed, workload_id: str) -> None:
-    of = ("--tenant", "acme", "--application", "docs")
     """What was done can be seen in each list."""
+    of = ("--tenant", "acme", "--application", "docs")
     assert workload_id in local.ok("workload", "list", "--state", "COMPLETED")
     assert "completed" in local.ok("workload", "show", workload_id)
     assert "hello" in local.ok("workload", "logs", workload_id)

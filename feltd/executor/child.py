@@ -6,7 +6,6 @@ What it needs of the records it asks for on its pipe. The standard library alone
 every program.
 """
 
-import contextlib
 import ctypes
 import errno
 import json
@@ -29,8 +28,6 @@ WHY_CHARACTERS_MAX = 4_096
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 SECCOMP_MODE_FILTER = 2
 FILTER_STEP_BYTES = 8
-#: After everything the daemon does: a program may wait, a heartbeat may not.
-NICE = 10
 
 
 def main() -> None:
@@ -114,9 +111,6 @@ def confine(memory_bytes: int, cpu_ms: int, parent: int, socket_filter: bytes) -
         hard = resource.getrlimit(which)[1]
         bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(which, (bound, bound))
-    # Where the service's own sandbox forbids that, it runs on as it is.
-    with contextlib.suppress(OSError):
-        os.nice(NICE)
     # Processor time to the millisecond, which RLIMIT_CPU does not know.
     signal.setitimer(signal.ITIMER_PROF, cpu_ms / 1_000)
     if sys.platform != "linux":

@@ -52,7 +52,7 @@ class Modules:
 
     def _place(self, module: bytes) -> WasmRuntime:
         name = hashlib.sha256(module).digest()
-        place = self._known.pop(name, None) or WasmRuntime(module)
+        place = self._known.pop(name, None) or WasmRuntime(module, last=True)
         self._known[name] = place
         if len(self._known) > REMEMBERED_MAX:
             del self._known[next(iter(self._known))]

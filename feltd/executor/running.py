@@ -26,6 +26,7 @@ from feltd.model.base import Name
 from feltd.model.policy import RuntimePolicy
 from feltd.model.record import QUERY_CHARS_MAX, Version
 from feltd.worker.runtimes import sandbox
+from feltd.worker.runtimes.launched import LAST
 
 #: A step says a value, the last frame the output, which may take more. The daemon reads each of
 #: them beside everything else it does: no program says more at once, whatever becomes of it.
@@ -84,12 +85,12 @@ async def run(
 async def _start(bounds: Bounds) -> asyncio.subprocess.Process:
     words = (bounds.memory_bytes, bounds.cpu_ms, os.getpid())
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", "-c", BEGIN, *map(str, words), _no_sockets(),
+        sys.executable, "-I", "-S", "-c", LAST + BEGIN, *map(str, words), _no_sockets(),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={},
-        start_new_session=True,
+        process_group=0,
     )  # fmt: skip
 
 

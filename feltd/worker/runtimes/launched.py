@@ -29,6 +29,14 @@ REAP_S = 0.002
 #: Kept of stderr while it runs, so that what is shown of it can be searched for secrets first.
 STDERR_BYTES_KEPT = 64 * 1024
 #: Starts the launcher and nothing of feltd beside it; imported, it need not be compiled each time.
+#: Runs when nobody else would; where a service may not say so, as everybody does.
+LAST = """
+import os
+try:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+except (AttributeError, OSError):
+    pass
+"""
 BEGIN = (
     f"import sys; sys.path.append({str(Path(launcher.__file__).parent)!r}); "
     "import launcher; launcher.main()"
@@ -39,7 +47,8 @@ class Place(NamedTuple):
     """A program and where it runs: its bounds are the launcher's words, none where None.
 
     `closed` says that its folder is the one place of the machine it may write to; `fds` are left
-    open for it.
+    open for it. `last`: it comes after everything that is not, within the session of who started
+    it, since a session of its own would be given as much of the processors as that one.
     """
 
     argv: list[str]
@@ -49,6 +58,7 @@ class Place(NamedTuple):
     bounds: dict[str, int | str | None]
     closed: bool = False
     fds: tuple[int, ...] = ()
+    last: bool = False
 
     @property
     def boxed(self) -> bool:
@@ -95,14 +105,16 @@ class Launched:
             **place.bounds,
         }
         words = [f"{name}={value}" for name, value in bounds.items() if value is not None]
+        begin = LAST + BEGIN if place.last else BEGIN
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", BEGIN, *words, "--", *place.argv],
+            [sys.executable, "-I", "-S", "-c", begin, *words, "--", *place.argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=place.env,
             pass_fds=(holding, telling, *place.fds),
-            start_new_session=True,
+            start_new_session=not place.last,
+            process_group=0 if place.last else None,
         )
 
     async def talk(self, given: bytes) -> Finished:

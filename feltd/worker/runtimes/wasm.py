@@ -44,12 +44,13 @@ class WasmRuntime:
 
     What it becomes is a file without a name, which ends with this object and takes no memory here.
     `target` is native, pulley64 (interpreted, for where a process may not run what it has written),
-    or None: whichever works here.
+    or None: whichever works here. `last` is that of launched.Place.
     """
 
-    def __init__(self, module: bytes, target: str | None = None) -> None:
+    def __init__(self, module: bytes, target: str | None = None, *, last: bool = False) -> None:
         self.module = module
         self.target = target
+        self.last = last
         self._program: BinaryIO | None = None
         self._compiling = asyncio.Lock()
         self._runs: dict[str, Launched] = {}
@@ -97,6 +98,7 @@ class WasmRuntime:
                 "memory_bytes": bounds.memory_bytes + limits.HOST_BYTES,
             },
             fds=(self._program.fileno(),),
+            last=self.last,
         )
         self._runs[claim["claim_id"]] = Launched(place)
 
@@ -127,7 +129,7 @@ class WasmRuntime:
         try:
             written, program = _file_of(folder)
             with written:
-                launched = Launched(_compiler(folder, written.fileno(), self.target))
+                launched = Launched(_compiler(folder, written.fileno(), self.target, self.last))
                 finished = await run(launched, self.module)
             words = _words(folder)
         finally:
@@ -151,7 +153,7 @@ def _file_of(folder: Path) -> tuple[BinaryIO, BinaryIO]:
     return open(folder / PROGRAM, "xb"), open(folder / PROGRAM, "rb")
 
 
-def _compiler(folder: Path, program: int, target: str | None) -> Place:
+def _compiler(folder: Path, program: int, target: str | None, last: bool) -> Place:
     """The compilation, which is bounded as a program is: a module may be made to be slow."""
     return Place(
         argv=_guest("compile", {"target": target, "program": program, "words": folder / WORDS}),
@@ -164,6 +166,7 @@ def _compiler(folder: Path, program: int, target: str | None) -> Place:
             "file_bytes": limits.COMPILED_BYTES_MAX,
         },
         fds=(program,),
+        last=last,
     )
 
 

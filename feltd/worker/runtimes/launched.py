@@ -29,8 +29,8 @@ REAP_S = 0.002
 #: Kept of stderr while it runs, so that what is shown of it can be searched for secrets first.
 STDERR_BYTES_KEPT = 64 * 1024
 #: Steps back before it is anything: nice 10, and a tenth of a millisecond at a time where the
-#: kernel lets a process choose, so that whoever wakes waits for no more. Never so far that a busy machine
-#: would not let it end. Where a service may not say so it runs as everybody does.
+#: kernel lets a process choose, so that whoever wakes waits for no more. Never so far that a busy
+#: machine would not let it end. Where a service may not say so it runs as everybody does.
 LAST = """
 import ctypes, os, platform, struct
 ask = struct.pack('IIQiIQQQ', 48, 0, 0, 10, 0, 100000, 0, 0)

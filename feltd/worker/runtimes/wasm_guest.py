@@ -26,6 +26,7 @@ NATIVE, PULLEY = "native", "pulley64"
 LOOK_S = 0.01
 WAIT_S_MAX = 3_600.0
 #: Whoever waits for the program goes first: a worker, or a daemon that serves others meanwhile.
+#: On top of what its launcher has stepped back: four loops at once then cost a claim half as much.
 NICE = 10
 #: A program inside a call of the engine, which sleeps, say, hears of its end never: it is ended.
 HEARS_S = 0.05

@@ -28,6 +28,7 @@ ARROWS = {
     "api": {"state", "mesh", "identity", "model", "store", "config", "worker"},
     "keeper": {"state", "mesh", "identity", "store", "model", "config"},
     "worker": {"model"},
+    "console": {"api", "state", "mesh", "identity", "model", "store", "config"},
 }
 
 #: Rules read no clock, make no randomness, wait for nothing.

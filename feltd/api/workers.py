@@ -45,7 +45,10 @@ async def register_worker(request: Request) -> Reply:
     if token is not None:
         grant_id = grants.open_token(request.app.keyring, token, "WORKER_UNAUTHORIZED")
     body = register.Registering(
-        registration=told, grant_id=grant_id, namespace=request.app.config.namespace
+        registration=told,
+        grant_id=grant_id,
+        kid=None if token is None else request.app.keyring.signer(token),
+        namespace=request.app.config.namespace,
     )
     ask = _ask(request, body, fresh.key_material())
     known = await request.app.readers.read(register.known, ask)

@@ -42,6 +42,9 @@ COMMANDS: dict[str, Entry] = {
     "trigger": Entry("feltd.cli.trigger:trigger", "Have changes, or the clock, make work."),
     "placement": Entry("feltd.cli.placement:placement", "See why given work went to whom it went."),
     "keys": Entry("feltd.cli.keys:keys", "Make and end API keys."),
+    "signing-key": Entry(
+        "feltd.cli.signing_key:signing_key", "List, rotate, retire the keys that sign grants."
+    ),
     "grants": Entry("feltd.cli.grants:grants", "Issue and end grants."),
     "health": Entry("feltd.cli.health:health", "What the daemon says of itself."),
     "check": Entry("feltd.cli.check:check", "Test every promise against the file."),

@@ -15,6 +15,7 @@ from feltd.api.metrics import free_bytes
 from feltd.clock import Now
 from feltd.daemon.auditfile import AuditFile
 from feltd.daemon.place import ALONE
+from feltd.daemon.signing import Following
 from feltd.errors import Refused
 from feltd.identity import keys
 from feltd.keeper import Chore, Entry, rules
@@ -51,6 +52,7 @@ def table(daemon: "Daemon") -> tuple[Entry | Chore, ...]:
         Chore("note_key_use", NOTE_KEY_USE_EVERY_MS, chores.note_key_use),
         Chore("check_foreign_writes", 0, chores.check_foreign_writes),
         Chore("lock", 0, chores.lock),
+        Chore("signing_keys", 0, chores.signing_keys),
         Chore("mark", 0, chores.mark),
         *((Chore("audit_file", 0, chores.audit_file),) if daemon.config.audit else ()),
     )
@@ -61,6 +63,9 @@ class Chores:
 
     def __init__(self, daemon: "Daemon") -> None:
         self._daemon = daemon
+        self._signing = Following(
+            daemon.config.keyring_path, daemon.context.keyring, daemon.writer, daemon.health
+        )
         self._audit = None if (path := daemon.config.audit_path) is None else AuditFile(path)
 
     async def checkpoint(self) -> None:
@@ -103,6 +108,10 @@ class Chores:
             await asyncio.to_thread(self._daemon.lock.renew)
         except LockHeld as held:
             self._daemon.die(held)
+
+    async def signing_keys(self) -> None:
+        """Take a changed file of signing keys."""
+        await self._signing.look()
 
     async def mark(self) -> None:
         """Write the mark beside the database, when it would say something new."""

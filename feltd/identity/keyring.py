@@ -21,8 +21,12 @@ FORMAT: Literal["feltd-keyring/1"] = "feltd-keyring/1"
 DOMAIN = b"feltd.grant.v1\0"
 CURSORS = b"feltd.cursors.v1\0"
 SECRET_BYTES = 32
+#: Keys a file holds: a rotation a month for five years.
+KEYS_MAX = 64
 #: Far above any token; longer text is not even decoded.
 TOKEN_CHARS_MAX = 4_096
+
+Status = Literal["active", "verify", "retired"]
 
 _UNKNOWN_KID = b"\0" * SECRET_BYTES
 
@@ -31,7 +35,7 @@ class SigningKey(Struct, frozen=True, forbid_unknown_fields=True):
     """One key of the file. `retired` neither signs nor verifies."""
 
     kid: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_\-]{1,32}\Z")]
-    status: Literal["active", "verify", "retired"]
+    status: Status
     secret: Annotated[str, Meta(max_length=256)]
 
 
@@ -39,7 +43,7 @@ class KeyringFile(Struct, frozen=True, forbid_unknown_fields=True):
     """The file, as JSON."""
 
     format: Literal["feltd-keyring/1"]
-    keys: Annotated[tuple[SigningKey, ...], Meta(min_length=1, max_length=64)]
+    keys: Annotated[tuple[SigningKey, ...], Meta(min_length=1, max_length=KEYS_MAX)]
 
 
 class Signed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,11 +57,21 @@ class Signed(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Keyring:
-    """The keys in memory. `kid` is the active one's. Printing it shows no secret."""
+    """The keys in memory. `kid` is the active one's. Printing it shows no secret.
 
-    def __init__(self, kid: str, secrets: dict[str, bytes]) -> None:
+    `retired` are those that neither sign nor verify any more.
+    """
+
+    def __init__(
+        self, kid: str, secrets: dict[str, bytes], retired: frozenset[str] = frozenset()
+    ) -> None:
         self.kid = kid
+        self.retired = retired
         self._secrets = secrets
+
+    def follow(self, other: "Keyring") -> None:
+        """Become what the file says now: everybody who holds this keyring signs by it at once."""
+        self.kid, self.retired, self._secrets = other.kid, other.retired, other._secrets
 
     def __repr__(self) -> str:
         return f"Keyring(kid={self.kid!r}, keys={len(self._secrets)})"
@@ -71,6 +85,10 @@ class Keyring:
         """The token of a grant, by the active key."""
         payload = _canonical(signed)
         return ".".join((self.kid, _text(payload), _text(self._mac(self.kid, payload))))
+
+    def signer(self, token: str) -> str:
+        """The kid a token names; only to be asked of one that `open` took."""
+        return token.partition(".")[0]
 
     def open(self, token: str) -> Signed | None:
         """What a token says, None unless it is exactly as this keyring made it.
@@ -98,10 +116,7 @@ class Keyring:
 
 def parse(text: bytes) -> Keyring:
     """The keyring a file holds. ValueError, in a sentence without any secret, when it is none."""
-    try:
-        file = msgspec.json.decode(text, type=KeyringFile)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise ValueError("is not a keyring of feltd") from None
+    file = _file(text)
     secrets: dict[str, bytes] = {}
     active = [key.kid for key in file.keys if key.status == "active"]
     for key in file.keys:
@@ -114,15 +129,74 @@ def parse(text: bytes) -> Keyring:
     if len(active) != 1:
         raise ValueError(f"has {len(active)} active keys where it must have one")
     retired = {key.kid for key in file.keys if key.status == "retired"}
-    return Keyring(active[0], {kid: key for kid, key in secrets.items() if kid not in retired})
+    usable = {kid: key for kid, key in secrets.items() if kid not in retired}
+    return Keyring(active[0], usable, frozenset(retired))
+
+
+def standings(text: bytes) -> list[tuple[str, Status]]:
+    """The kids of a file in its order, the newest first, and how each stands."""
+    parse(text)
+    return [(key.kid, key.status) for key in _file(text).keys]
 
 
 def render(kid: str, secret: bytes) -> bytes:
     """The text of a new file with one active key; `secret` is 32 random bytes."""
+    return _render((_made(kid, secret),))
+
+
+def rotated(text: bytes, kid: str, secret: bytes) -> bytes:
+    """The file with a new active key; the one before goes on verifying what it signed.
+
+    ValueError when the file is none, knows the kid, or is full.
+    """
+    parse(text)
+    keys = _file(text).keys
+    if any(key.kid == kid for key in keys):
+        raise ValueError(f"knows key {kid} already")
+    if len(keys) >= KEYS_MAX:
+        raise ValueError(f"holds {KEYS_MAX} keys: take retired ones out of the file")
+    before = (
+        msgspec.structs.replace(key, status="verify") if key.status == "active" else key
+        for key in keys
+    )
+    return _render((_made(kid, secret), *before))
+
+
+def retired(text: bytes, kid: str) -> bytes:
+    """The file with this key retired: it neither signs nor verifies, for ever.
+
+    ValueError when the file is none, does not hold the key, or the key is the active one.
+    """
+    parse(text)
+    keys = _file(text).keys
+    found = [key for key in keys if key.kid == kid]
+    if not found:
+        raise ValueError(f"holds no key {kid}")
+    if found[0].status == "active":
+        raise ValueError(f"signs with key {kid}: rotate first, then retire it")
+    return _render(
+        tuple(
+            msgspec.structs.replace(key, status="retired") if key.kid == kid else key
+            for key in keys
+        )
+    )
+
+
+def _file(text: bytes) -> KeyringFile:
+    try:
+        return msgspec.json.decode(text, type=KeyringFile)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise ValueError("is not a keyring of feltd") from None
+
+
+def _made(kid: str, secret: bytes) -> SigningKey:
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a signing key is {SECRET_BYTES} bytes")
-    file = KeyringFile(FORMAT, (SigningKey(kid, "active", _text(secret)),))
-    return msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n"
+    return SigningKey(kid, "active", _text(secret))
+
+
+def _render(keys: tuple[SigningKey, ...]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(KeyringFile(FORMAT, keys)), indent=2) + b"\n"
 
 
 def _canonical(signed: Signed) -> bytes:

@@ -14,6 +14,7 @@ from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import grants, regrants
 from feltd.mesh import attempts, terms, workers
+from feltd.mesh.signing import NO_PROOF
 from feltd.model.base import Ask
 from feltd.model.grant import Affected, Grant, Regranted, ReplaceGrant, RevokeGrant
 from feltd.store.tx import Row, Tx
@@ -284,7 +285,7 @@ def _follow(tx: Tx, now: Now, affected: Affected) -> Regranted:
 
 def _left(row: Row, grant: Grant | None) -> terms.Terms | None:
     """What the grant still lets the worker be; None: nothing."""
-    if grant is None or not grant.chain_live:
+    if grant is None or not grant.chain_live or row["authority_kid"] == NO_PROOF:
         return None
     offer = terms.Offer(
         runtime=row["runtime"],

@@ -26,13 +26,13 @@ INSERT INTO workers (worker_id, tenant_id, application_id, name, runtime, versio
                      workload_kinds, resource_profile, labels, concurrency, health, lifecycle,
                      lifecycle_cause, heartbeat_interval_ms, heartbeat_timeout_ms,
                      registered_at_ms, last_seen_at_ms, authorization_grant_id,
-                     authority_expires_at_ms)
+                     authority_expires_at_ms, authority_kid)
 VALUES (:worker_id, :tenant_id, :application_id, :name, :runtime, :version, :process_id,
         :capability_version, :declared_capabilities, :granted_capabilities,
         :workload_kinds, :resource_profile, :labels, :concurrency, 'UNKNOWN', 'REGISTERED',
         'register', :heartbeat_interval_ms, :heartbeat_timeout_ms,
         :registered_at_ms, :now_ms, :authorization_grant_id,
-        :authority_expires_at_ms)
+        :authority_expires_at_ms, :authority_kid)
 """
 
 TAKE_CONTENT = """
@@ -54,7 +54,8 @@ UPDATE workers
        authorization_grant_id = :authorization_grant_id,
        authority_live = 1,
        authority_unsettled = 0,
-       authority_expires_at_ms = :authority_expires_at_ms
+       authority_expires_at_ms = :authority_expires_at_ms,
+       authority_kid = :authority_kid
  WHERE worker_id = :worker_id
 """
 
@@ -72,13 +73,14 @@ UPDATE workers
 
 
 class Registering(Struct, frozen=True, kw_only=True):
-    """A registration with the grant its token proved (None: the key's bound one).
+    """A registration with the grant its token proved (None: the key's bound one), signed by `kid`.
 
     `namespace` is the daemon's, for a key that is issued; its secret is `ask.fresh`.
     """
 
     registration: Registration
     grant_id: str | None = None
+    kid: str | None = None
     namespace: str = "default"
 
 
@@ -108,7 +110,7 @@ def register(tx: Tx, ask: Ask[Registering], now: Now) -> Admitted:
         grant,
         interval_ms=ask.limits.heartbeat_interval_ms,
         timeout_ms=ask.limits.heartbeat_timeout_ms,
-    )
+    ) | {"authority_kid": ask.body.kid}
     row = workers.find(tx, place["worker_id"])
     if (
         row is None
@@ -209,7 +211,7 @@ def _insert(
 def _same_process(tx: Tx, now: Now, row: Row, said: dict[str, object], grant: Grant | None) -> bool:
     """The process that has the name registers again; whether anything changed."""
     changed = bool(
-        any(row[name] != said[name] for name in content.COLUMNS)
+        any(row[name] != said[name] for name in (*content.COLUMNS, "authority_kid"))
         or row["authority_unsettled"]
         or not row["authority_live"]
     )

@@ -23,10 +23,10 @@ SELECT k.worker_id, k.tenant_id, k.application_id, k.name, k.runtime, k.version,
        k.granted_capabilities, k.workload_kinds, k.resource_profile, k.labels, k.concurrency,
        k.health, k.lifecycle, k.offline_reason, k.heartbeat_interval_ms, k.heartbeat_timeout_ms,
        k.registered_at_ms, k.last_seen_at_ms, k.clock_skew_ms, k.authorization_grant_id,
-       k.authority_live, k.authority_unsettled, k.authority_expires_at_ms, k.drain_by,
-       k.drain_reason, k.drain_at_ms, k.drain_until, k.no_renew_after_at_ms, k.reported,
-       k.removed_at_ms, k.quarantined_by, k.quarantine_reason, k.quarantined_at_ms,
-       k.quarantined_until_at_ms
+       k.authority_live, k.authority_unsettled, k.authority_expires_at_ms, k.authority_kid,
+       k.drain_by, k.drain_reason, k.drain_at_ms, k.drain_until, k.no_renew_after_at_ms,
+       k.reported, k.removed_at_ms, k.quarantined_by, k.quarantine_reason,
+       k.quarantined_at_ms, k.quarantined_until_at_ms
   FROM workers k
  WHERE k.worker_id = :worker_id
 """

@@ -35,11 +35,38 @@ def create(path: Path, content: bytes) -> None:
             f"{path} exists already.", "Keep it, or name another file; it is never replaced."
         ) from error
     except OSError as error:
-        raise StoreProblem(
-            f"{path} cannot be written: {error.strerror}.", "Name a folder this user can write to."
-        ) from error
+        raise _unwritable(path, error) from error
     finally:
         draft.unlink(missing_ok=True)
+    sync_folder(path)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Put new content (mode 0600) in the place of a private file, durable when this returns.
+
+    A reader sees the old file or the new one, never a part. Raises StoreProblem when it cannot be
+    written, or when another command is replacing it at this moment.
+    """
+    draft = path.with_name(path.name + ".next")
+    try:
+        made = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except FileExistsError as error:
+        raise StoreProblem(
+            f"{draft} is there: another command is writing the file, or was killed doing so.",
+            f"If none is running, remove {draft}; {path} is whole.",
+        ) from error
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        with os.fdopen(made, "wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise _unwritable(path, error) from error
     sync_folder(path)
 
 
@@ -69,6 +96,12 @@ def read(path: Path) -> bytes:
         return content
     finally:
         os.close(opened)
+
+
+def _unwritable(path: Path, error: OSError) -> StoreProblem:
+    return StoreProblem(
+        f"{path} cannot be written: {error.strerror}.", "Name a folder this user can write to."
+    )
 
 
 def _refuse_loose(path: Path, found: os.stat_result) -> None:

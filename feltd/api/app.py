@@ -5,13 +5,12 @@ into the stack of layers.
 """
 
 import asyncio
-import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from feltd.api import (
+    audit,
     changes,
     claims,
     compactions,
@@ -35,18 +34,17 @@ from feltd.api import (
     workers,
     workloads,
 )
-from feltd.api.dispatch import Authenticate
+from feltd.api.dispatch import RefusedPage
 from feltd.api.door import Door
+from feltd.api.forwarded import behind_proxy
 from feltd.api.health import Health, Shared
 from feltd.api.metrics import Metrics
 from feltd.api.polls import Polls
-from feltd.api.request import Request
 from feltd.api.routes import Route
 from feltd.api.stack import Stack, StackSettings, build
 from feltd.api.stream import Streams
 from feltd.clock import LeaseClock
 from feltd.config import Config
-from feltd.errors import Refused
 from feltd.identity.keyring import Keyring
 from feltd.store.probe import Probe
 from feltd.store.readers import Readers
@@ -101,6 +99,7 @@ def routes(config: Config) -> tuple[Route, ...]:
         *why.ROUTES,
         *triggers.ROUTES,
         *events.ROUTES,
+        *audit.ROUTES,
         *records.ROUTES,
         *transactions.ROUTES,
         *changes.ROUTES,
@@ -109,39 +108,23 @@ def routes(config: Config) -> tuple[Route, ...]:
     )
 
 
-def behind_proxy(networks: tuple[str, ...], door: Authenticate) -> Authenticate:
-    """The door, for calls that came from a trusted proxy or from this machine alone.
+def application(
+    context: Context,
+    lifespan: Any = None,
+    *,
+    extra: Iterable[Route] = (),
+    refused_page: RefusedPage | None = None,
+) -> Stack:
+    """The ASGI application over `context`, which holds it as `stack` afterwards.
 
-    Without networks it is the door itself. Refuses FORBIDDEN: a key sent in clear text past the
-    proxy must not become a habit.
+    `extra` are the console's routes, `refused_page` writes its refusals.
     """
-    if not networks:
-        return door
-    trusted = [ipaddress.ip_network(network) for network in networks]
-
-    @lru_cache(1_024)
-    def passes(address: str) -> bool:
-        found = ipaddress.ip_address(address)
-        # A socket for both families shows IPv4 peers inside IPv6.
-        found = getattr(found, "ipv4_mapped", None) or found
-        return found.is_loopback or any(found in network for network in trusted)
-
-    async def authenticate(request: Request) -> None:
-        if not request.local and request.client_address and not passes(request.client_address):
-            raise Refused("FORBIDDEN", "calls from this address must come through the proxy")
-        await door(request)
-
-    return authenticate
-
-
-def application(context: Context, lifespan: Any = None) -> Stack:
-    """The ASGI application over `context`, which holds it as `stack` afterwards."""
     config = context.config
     context.streams = Streams(context.stop)
     context.event_pages = events.Pages(context.readers, context.polls)
     context.change_pages = changes.Pages(context.readers, context.polls)
     context.stack = build(
-        routes(config),
+        (*routes(config), *extra),
         app=context,
         authenticate=behind_proxy(config.trust_proxy, context.door.authenticate),
         stop=context.stop,
@@ -151,8 +134,11 @@ def application(context: Context, lifespan: Any = None) -> Stack:
             body_deadline_ms=config.body_deadline_ms,
             allowed_origins=config.allowed_origins,
             loopback_only=config.no_auth,
+            trust_proxy=config.trust_proxy,
+            calls_per_address_max=config.max_connections_per_address,
         ),
         observer=context.metrics,
         lifespan=lifespan,
+        refused_page=refused_page,
     )
     return context.stack

@@ -17,7 +17,9 @@ import structlog
 
 from feltd.api import problems, wire
 from feltd.api.admission import Observer
+from feltd.api.calllog import CallLog, members
 from feltd.api.cors import Origins
+from feltd.api.forwarded import Proxies
 from feltd.api.request import ClientGone, Message, Receive, Scope, Send
 from feltd.errors import Refused
 
@@ -26,6 +28,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 PROTOCOL = b"1"
 URL_BYTES_MAX = 8 * 1024
 HEADER_BYTES_MAX = 16 * 1024
+#: In the scope of a call of the console: what writes a refusal as a page.
+PAGE = "feltd.page"
 #: What metrics call a request that reached no route.
 UNROUTED = "unrouted"
 
@@ -108,10 +112,13 @@ class Gate:
         allowed_origins: Iterable[str] = (),
         *,
         loopback_only: bool = False,
+        proxies: Proxies | None = None,
     ) -> None:
         """`loopback_only` (--no-auth): Host must be a loopback name, Origin absent or allowed."""
+        self._proxies = proxies or Proxies()
         self._inner = inner
         self._observer = observer
+        self.calls = CallLog()
         self._origins = Origins(allowed_origins)
         self._loopback_only = loopback_only
         # A name for each call, unique over restarts, without a system call apiece.
@@ -126,9 +133,12 @@ class Gate:
         answer = Answer(send, head, [])
         scope["feltd.head"] = head
         scope["feltd.operation"] = UNROUTED
+        self._proxies.resolve(scope)
+        brought_from = None
         started_s = time.perf_counter()
         try:
             self._check(scope, head, answer)
+            brought_from = self._proxies.enter(scope)
             if scope["type"] == "websocket":
                 await self._inner(scope, receive, send)
             elif head.preflight:
@@ -144,17 +154,14 @@ class Gate:
             await self._refuse(scope, problems.cut_short(scope.get("method")), answer, send)
             raise
         except Exception:
-            log.error(
-                "request failed",
-                operation=scope["feltd.operation"],
-                request_id=head.request_id.decode(),
-                exc_info=True,
-            )
+            log.error("request failed", **members(scope), exc_info=True)
             await self._refuse(scope, problems.internal(), answer, send)
         finally:
+            self._proxies.leave(brought_from)
             elapsed_s = time.perf_counter() - started_s
             if answer.status:
                 self._observer.answered(scope["feltd.operation"], answer.status, elapsed_s)
+                self.calls.ended(scope, answer.status, elapsed_s)
 
     def _check(self, scope: Scope, head: Head, answer: Answer) -> None:
         try:
@@ -175,13 +182,18 @@ class Gate:
             return  # it already began; the server cuts what is not whole
         if refused.code in _CLOSING:
             answer.head.close = True
+        page: Callable[[Refused], problems.Rendered] | None = scope.get(PAGE)
         try:
-            status, body, headers = problems.render(refused, scope["feltd.request_id"])
+            if page is not None:
+                status, body, headers = page(refused)
+            else:
+                status, body, headers = problems.render(refused, scope["feltd.request_id"])
         except Exception:
             log.error("refusal cannot be written", code=refused.code, exc_info=True)
             refused = problems.internal()
             status, body, headers = problems.render(refused, scope["feltd.request_id"])
         self._observer.refused(scope["feltd.operation"], refused)
+        self.calls.refused(scope, refused)
         if scope["type"] == "websocket":
             headers += [
                 (b"x-request-id", answer.head.request_id),
@@ -279,7 +291,11 @@ def _check_loopback(scope: Scope, head: Head, origins: Origins) -> None:
     if named is None or not _LOOPBACK.fullmatch(named["name"].lower()):
         head.close = True
         raise _malformed("without authentication the Host must be a loopback name")
-    if head.origin is not None and not origins.holds(head.origin):
+    # The console's own forms name the origin they came from: the daemon's, at that loopback name.
+    own = scope["path"].startswith("/console") and head.origin == (
+        scope.get("scheme", "http").encode() + b"://" + host
+    )
+    if head.origin is not None and not own and not origins.holds(head.origin):
         raise Refused("FORBIDDEN", "without authentication the Origin must be an allowed one")
 
 

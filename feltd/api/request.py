@@ -6,6 +6,7 @@ known, the permit taken. A handler never sees ASGI messages and never catches `C
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from types import TracebackType
@@ -31,8 +32,10 @@ ON_GONE = "feltd.on_gone"
 CUT = "feltd.cut"
 #: Answers for how many seconds in all the daemon has kept waiting what this client had sent.
 HELD = "feltd.held"
+#: In the scope: how many seconds of the call were the wait of long polls.
+PARKED_S = "feltd.parked_s"
 
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _JSON = (b"content-type", b"application/json")
 
 
@@ -69,6 +72,14 @@ def text_reply(status: int, body: bytes, media_type: str) -> Reply:
     return Reply(
         status, body, [(b"content-type", media_type.encode()), (b"content-length", length)]
     )
+
+
+def traceparent(scope: Scope) -> str | None:
+    """The W3C trace header of a call, if it is well formed."""
+    for name, text in scope["headers"]:
+        if name == b"traceparent":
+            return bytes(text).decode() if _TRACEPARENT.fullmatch(text) else None
+    return None
 
 
 class Gone:
@@ -138,7 +149,7 @@ class Parked:
     before or during the wait; the first reason counts. One wait for each block.
     """
 
-    __slots__ = ("_parking", "_polls", "_reason", "_request", "_waiter")
+    __slots__ = ("_parked_at_s", "_parking", "_polls", "_reason", "_request", "_waiter")
 
     def __init__(self, request: "Request", polls: Polls) -> None:
         self._request = request
@@ -176,6 +187,7 @@ class Parked:
         self.wake("gone")
 
     def __enter__(self) -> Self:
+        self._parked_at_s = time.perf_counter()
         self._parking = self._request.permit.parked()
         self._parking.__enter__()
         self._polls.enter(self)
@@ -189,6 +201,8 @@ class Parked:
         trace: TracebackType | None,
     ) -> None:
         self._polls.leave(self)
+        scope = self._request.scope
+        scope[PARKED_S] = scope.get(PARKED_S, 0.0) + time.perf_counter() - self._parked_at_s
         if self._parking is not None:
             self._parking.__exit__(kind, raised, trace)
 
@@ -273,15 +287,22 @@ class Request:
 
     @property
     def client_address(self) -> str:
-        """The peer's address, empty on a Unix socket."""
+        """Whose call it is: the peer's address, behind a trusted proxy the address it names.
+
+        Empty on a Unix socket.
+        """
         client = self.scope.get("client")
         return str(client[0]) if client else ""
 
     @property
+    def scheme(self) -> str:
+        """`https` or `http`, as the client sent it: a trusted proxy says so by its header."""
+        return "https" if self.scope.get("scheme") in ("https", "wss") else "http"
+
+    @property
     def traceparent(self) -> str | None:
         """The W3C trace header, if it is well formed."""
-        found = self.header(b"traceparent")
-        return found if found and _TRACEPARENT.fullmatch(found) else None
+        return traceparent(self.scope)
 
     def decode(self, shape: type[T]) -> T:
         """The body as one Struct; refuses the route's own `invalid_code`. See wire.decode."""

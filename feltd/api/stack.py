@@ -14,7 +14,8 @@ from starlette.types import ASGIApp
 
 from feltd.api.admission import Admission, Observer, Unobserved
 from feltd.api.bodies import Bodies
-from feltd.api.dispatch import Authenticate, Dispatch
+from feltd.api.dispatch import Authenticate, Dispatch, RefusedPage
+from feltd.api.forwarded import Proxies
 from feltd.api.gate import Gate
 from feltd.api.request import Polls
 from feltd.api.routes import Route, Routes
@@ -36,6 +37,9 @@ class StackSettings:
     allowed_origins: tuple[str, ...] = ()
     #: --no-auth: only loopback names as Host, only allowed origins as Origin.
     loopback_only: bool = False
+    #: Networks of trusted proxies, and the calls open at once from one address behind them.
+    trust_proxy: tuple[str, ...] = ()
+    calls_per_address_max: int = 512
 
 
 class Stack(Starlette):
@@ -51,6 +55,7 @@ class Stack(Starlette):
         stop: asyncio.Event,
         observer: Observer,
         lifespan: Any = None,
+        refused_page: RefusedPage | None = None,
     ) -> None:
         super().__init__(lifespan=lifespan)
         self.table = table
@@ -71,10 +76,16 @@ class Stack(Starlette):
             authenticate=authenticate,
             request_deadline_ms=settings.request_deadline_ms,
             lifespan=self.router,
+            refused_page=refused_page,
         )
         self._gate = Gate(
-            dispatch, observer, settings.allowed_origins, loopback_only=settings.loopback_only
+            dispatch,
+            observer,
+            settings.allowed_origins,
+            loopback_only=settings.loopback_only,
+            proxies=Proxies(settings.trust_proxy, settings.calls_per_address_max),
         )
+        self.calls = self._gate.calls
 
     def build_middleware_stack(self) -> ASGIApp:
         """Ours alone: the gate is the last resort, so Starlette's catchers have nothing to do."""
@@ -90,11 +101,12 @@ def build(
     settings: StackSettings | None = None,
     observer: Observer | None = None,
     lifespan: Any = None,
+    refused_page: RefusedPage | None = None,
 ) -> Stack:
     """The application of a daemon.
 
     `app` is handed to handlers as `request.app`; `authenticate` is the door; `stop` ends every
-    parked poll; `lifespan` is Starlette's.
+    parked poll; `lifespan` is Starlette's; `refused_page` writes refusals for people.
     """
     return Stack(
         Routes(routes),
@@ -104,4 +116,5 @@ def build(
         stop=stop,
         observer=observer or Unobserved(),
         lifespan=lifespan,
+        refused_page=refused_page,
     )

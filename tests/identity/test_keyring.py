@@ -3,6 +3,7 @@
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -203,3 +204,61 @@ def test_a_link_a_folder_a_missing_or_a_huge_file_is_refused(tmp_path: Path) -> 
             private.read(wrong)
     with pytest.raises(StoreProblem, match="cannot be written"):
         private.create(tmp_path / "no" / "folder", b"x")
+
+
+def test_a_rotated_file_signs_by_the_new_key_and_verifies_the_old() -> None:
+    file = keyring.render("first", b"1" * 32)
+    token = keyring.parse(file).seal(SIGNED)
+    turned = keyring.rotated(file, "second", b"2" * 32)
+    assert keyring.standings(turned) == [("second", "active"), ("first", "verify")]
+    held = keyring.parse(turned)
+    assert held.open(token) == SIGNED
+    assert held.signer(held.seal(SIGNED)) == "second"
+    ended = keyring.parse(keyring.retired(turned, "first"))
+    assert ended.open(token) is None
+    assert ended.retired == {"first"}
+
+
+def test_a_keyring_follows_its_file_in_place() -> None:
+    """Whoever holds the object signs and verifies as the file says from then on."""
+    file = keyring.render("first", b"1" * 32)
+    held = keyring.parse(file)
+    token = held.seal(SIGNED)
+    turned = keyring.rotated(file, "second", b"2" * 32)
+    held.follow(keyring.parse(turned))
+    assert (held.kid, held.open(token)) == ("second", SIGNED)
+    held.follow(keyring.parse(keyring.retired(turned, "first")))
+    assert held.open(token) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda file: keyring.retired(file, "first"), "rotate first"),
+        (lambda file: keyring.retired(file, "other"), "holds no key other"),
+        (lambda file: keyring.rotated(file, "first", b"2" * 32), "knows key first already"),
+    ],
+)
+def test_a_change_that_would_lose_the_signer_is_refused(change: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        change(keyring.render("first", b"1" * 32))
+
+
+def test_a_full_file_takes_no_more_keys() -> None:
+    file = keyring.render("k0", b"1" * 32)
+    for number in range(1, keyring.KEYS_MAX):
+        file = keyring.rotated(file, f"k{number}", b"2" * 32)
+    with pytest.raises(ValueError, match="take retired ones out"):
+        keyring.rotated(file, "more", b"2" * 32)
+
+
+def test_a_private_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "signing.keyring"
+    private.create(path, b"old")
+    private.replace(path, b"new")
+    assert (private.read(path), path.stat().st_mode & 0o777) == (b"new", 0o600)
+    # Another command is at it, or was killed.
+    path.with_name("signing.keyring.next").write_bytes(b"half")
+    with pytest.raises(StoreProblem, match="another command is writing"):
+        private.replace(path, b"newer")
+    assert private.read(path) == b"new"

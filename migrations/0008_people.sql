@@ -15,6 +15,8 @@ CREATE TABLE users (
   CHECK (password_changed_at_ms >= created_at_ms)
 ) STRICT;
 CREATE INDEX users_by_age ON users (created_at_ms, name);
+-- Alice and alice would pass for each other.
+CREATE UNIQUE INDEX users_by_lower_name ON users (lower(name));
 -- Whom nobody has given a role: sign-ups that wait, bounded in number.
 CREATE INDEX users_without_role ON users (name) WHERE roles = '{}' AND disabled_at_ms IS NULL;
 

@@ -1,0 +1,238 @@
+"""The folder of backups: whole copies of a database, each with a manifest, and how many are kept.
+
+A copy has its final name only once it is whole, synced and verified; its manifest is there before
+it. What a crash leaves behind ends in `.partial` and is cleared by the next backup. Nothing here
+opens the database itself: a copy is a file like any other.
+"""
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from feltd.errors import Refused
+from feltd.store.connect import sync_folder
+
+PREFIX, SUFFIX, MANIFEST, PARTIAL = "feltd-", ".db", ".json", ".partial"
+LOCK = ".feltd-backup.lock"
+#: Free bytes that a copy leaves: below them the daemon calls the disk low.
+RESERVE_BYTES = 64 * 1024 * 1024
+#: Far above any manifest.
+MANIFEST_BYTES_MAX = 256 * 1024
+HASH_BYTES = 1024 * 1024
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What lies in a backup, written beside it.
+
+    `path` is the copy, absolute; `sequence` its newest commit, `audit_seq` and `audit_hash` its
+    newest audit row; `created_at_ms` is wall time when it was asked for; `version` the feltd that
+    made it and `schema` the database's; `database` the file it is of. `verified_at_ms` is wall
+    time once its pages and every promise were found to hold, None where one is `broken`.
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+    sequence: int
+    created_at_ms: int
+    version: str
+    schema: int
+    audit_seq: int
+    audit_hash: str
+    instance_id: str
+    database: str
+    verified_at_ms: int | None
+    broken: tuple[str, ...] = ()
+
+
+def listing(folder: Path) -> tuple[Manifest, ...]:
+    """Every backup in a folder, newest first; none where the folder is missing.
+
+    Told from the manifests and the sizes of their files; no copy is opened. Raises OSError where
+    the folder may not be read.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return ()
+    found = []
+    for name in names:
+        if name.startswith(PREFIX) and name.endswith(SUFFIX):
+            one = manifest_of(folder / name)
+            if one is not None and _size(folder / name) == one.bytes:
+                found.append(one)
+    return tuple(sorted(found, key=lambda one: (one.created_at_ms, one.path), reverse=True))
+
+
+def newest_verified(found: tuple[Manifest, ...], database: Path) -> Manifest | None:
+    """The newest of them that is of this database and was found whole, promises and all."""
+    for one in found:
+        if one.database == str(database) and one.verified_at_ms is not None:
+            return one
+    return None
+
+
+def manifest_of(copy: Path) -> Manifest | None:
+    """The manifest beside a copy, its path being where the copy is now; None for none or no such.
+
+    Raises OSError where it may not be read.
+    """
+    file = copy.with_suffix(MANIFEST)
+    try:
+        if file.stat().st_size > MANIFEST_BYTES_MAX:
+            return None
+        found = msgspec.json.decode(file.read_bytes(), type=Manifest)
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return replace(found, path=str(copy.absolute()))
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder, mode 0700, unless it is there.
+
+    Refuses STORAGE_UNAVAILABLE where it cannot be made, or others could put files into it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        raise unusable(folder, error) from error
+    if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
+        mode = stat.S_IMODE(found.st_mode)
+        raise Refused(
+            "STORAGE_UNAVAILABLE",
+            f"others could change what lies in {folder} (mode {mode:04o}): give it to the user "
+            "that runs feltd and run chmod go-w on it, or name another --backup-dir",
+            committed=False,
+        )
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """The folder for one backup alone, what crashes left in it cleared first.
+
+    Refuses STORAGE_BUSY while another backup is being written there.
+    """
+    try:
+        handle = os.open(
+            folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+    except OSError as error:
+        raise unusable(folder, error) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            told = f"another backup is being written into {folder}"
+            raise Refused("STORAGE_BUSY", told, committed=False) from None
+        clear(folder)
+        yield
+    finally:
+        os.close(handle)
+
+
+def clear(folder: Path) -> list[str]:
+    """Remove unfinished copies and manifests without one; the names. For who has it `held`."""
+    names = set(os.listdir(folder))
+    gone = [
+        name
+        for name in sorted(names)
+        if name.startswith(PREFIX)
+        and (
+            PARTIAL in name
+            or (name.endswith(MANIFEST) and name.removesuffix(MANIFEST) + SUFFIX not in names)
+        )
+    ]
+    for name in gone:
+        (folder / name).unlink(missing_ok=True)
+    return gone
+
+
+def draft_in(folder: Path, created_at_ms: int) -> Path:
+    """A new empty file (mode 0600) for a copy that is begun at this instant."""
+    draft = folder / f"{PREFIX}{_stamp(created_at_ms)}-{os.getpid()}{SUFFIX}{PARTIAL}"
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        made = os.open(draft, flags, 0o600)
+        os.fchmod(made, 0o600)
+        os.close(made)
+    except OSError as error:
+        raise unusable(folder, error) from error
+    return draft
+
+
+def drop(draft: Path) -> None:
+    """Remove an unfinished copy, and what SQLite had beside it."""
+    for end in ("", "-journal", "-wal", "-shm"):
+        draft.with_name(draft.name + end).unlink(missing_ok=True)
+
+
+def publish(draft: Path, manifest: Manifest) -> Manifest:
+    """Give a verified copy its name and its manifest; both are on disk when this returns.
+
+    The manifest comes first: a copy with its final name always has one. A name that is taken is
+    counted up.
+    """
+    folder = draft.parent
+    base = f"{PREFIX}{_stamp(manifest.created_at_ms)}-{manifest.sequence}"
+    name, tries = base, 1
+    while (folder / (name + SUFFIX)).exists():
+        tries += 1
+        name = f"{base}-{tries}"
+    copy = folder / (name + SUFFIX)
+    made = replace(manifest, path=str(copy.absolute()))
+    note = copy.with_suffix(MANIFEST + PARTIAL)
+    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(note, flags, 0o600), "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    note.rename(copy.with_suffix(MANIFEST))
+    draft.rename(copy)
+    sync_folder(copy)
+    return made
+
+
+def rotate(folder: Path, keep: int, database: str) -> list[str]:
+    """Remove the oldest backups of this database beyond `keep`; their paths.
+
+    The newest verified one is never removed, however many unverified ones came after it. Those of
+    other databases are not counted and not touched.
+    """
+    mine = [one for one in listing(folder) if one.database == database]
+    safe = newest_verified(tuple(mine), Path(database))
+    gone = [one.path for one in mine[keep:] if safe is None or one.path != safe.path]
+    for path in gone:
+        # The copy first: a manifest alone says nothing, a copy alone would never be cleared.
+        Path(path).unlink(missing_ok=True)
+        Path(path).with_suffix(MANIFEST).unlink(missing_ok=True)
+    if gone:
+        sync_folder(Path(gone[0]))
+    return gone
+
+
+def unusable(folder: Path, error: OSError) -> Refused:
+    """What an error of the file system means for a backup."""
+    if error.errno in (28, 122):  # ENOSPC, EDQUOT
+        return Refused("STORAGE_FULL", f"no room for a backup in {folder}", committed=False)
+    told = f"the backup folder {folder} cannot be used: {error.strerror}"
+    return Refused("STORAGE_UNAVAILABLE", told, committed=False)
+
+
+def _stamp(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return -1

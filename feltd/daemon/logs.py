@@ -6,9 +6,37 @@ logging comes out in the same shape.
 
 import logging
 import sys
+from collections import deque
 from typing import IO, Any
 
 import structlog
+
+#: What the diagnostics show of the log: its last lines, none longer than this.
+LINES_KEPT = 500
+LINE_CHARS_MAX = 4_000
+
+
+class LastLines(logging.Handler):
+    """Keeps the last lines in memory, for whoever asks the daemon and cannot read its stderr."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: deque[str] = deque(maxlen=LINES_KEPT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        try:
+            self._lines.append(self.format(record)[:LINE_CHARS_MAX])
+        except Exception:
+            self.handleError(record)
+
+    def lines(self) -> list[str]:
+        """The lines, oldest first."""
+        return list(self._lines)
+
+
+#: Of this process; filled from begin_log on.
+LAST = LastLines()
 
 
 def begin_log(stream: IO[str] | None = None, level: int = logging.INFO) -> None:
@@ -32,18 +60,18 @@ def begin_log(stream: IO[str] | None = None, level: int = logging.INFO) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.JSONRenderer(),
-            ],
-        )
+    as_json = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.JSONRenderer(),
+        ],
     )
+    handler = logging.StreamHandler(stream or sys.stderr)
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [handler, LAST]
+    for one in root.handlers:
+        one.setFormatter(as_json)
     root.setLevel(level)
     # The server's library tells each address as a person would read it; the daemon logs it itself.
     logging.getLogger("feltd.server").setLevel(logging.WARNING)

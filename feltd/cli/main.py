@@ -37,6 +37,7 @@ COMMANDS: dict[str, Entry] = {
     "backlog": Entry("feltd.cli.why:backlog", "Count what waits, kind by kind."),
     "claim": Entry("feltd.cli.claim:claim", "See who holds what; take it away."),
     "events": Entry("feltd.cli.events:events", "What happens, as it happens; for each, a program."),
+    "audit": Entry("feltd.cli.audit:audit", "Who did what, and when."),
     "pool": Entry("feltd.cli.pool:pool", "Make pools of workers, with a ceiling."),
     "hold": Entry("feltd.cli.hold:hold", "Keep work from being claimed; let it go again."),
     "trigger": Entry("feltd.cli.trigger:trigger", "Have changes, or the clock, make work."),

@@ -14,6 +14,9 @@ from feltd.clock import Now
 from feltd.model.secret_text import covered
 from feltd.store.tx import Row, Tx
 
+#: What an act is told as, under the key "*"; the seal of a commit is told with its events.
+TOPIC = "audit"
+
 LEDGER = """
 SELECT commit_seq, sealed_seq, audit_seq, audit_hash
   FROM ledger
@@ -74,6 +77,7 @@ def act(
         subject=subject,
         reason=None if reason is None else covered(reason),
     )
+    tx.tell(TOPIC, "*")
 
 
 def ledger(tx: Tx) -> Row:

@@ -153,7 +153,7 @@ class Mesh:
     @property
     def told(self) -> list[tuple[str, str]]:
         """The signals of the last operation but for those of the feed, which each event gives."""
-        return [signal for signal in self.signals if signal[0] != "events"]
+        return [signal for signal in self.signals if signal[0] not in ("events", "audit")]
 
     # -- the domain --------------------------------------------------------------------------
 

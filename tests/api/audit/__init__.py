@@ -1,0 +1,1 @@
+"""The audit chain over HTTP."""

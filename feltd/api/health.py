@@ -42,8 +42,8 @@ DISK_FREE_BYTES_MIN = 64 * 1024 * 1024
 WAL_RESET_FIXED = (3, 51, 3)
 WAL_RESET_BACKPORTS = ((3, 50, 7), (3, 44, 6))
 READY_SHARED_MS = 1_000
-#: Reasons that a person wanted so: they are told and degrade nothing.
-INTENDED = frozenset({"CLAIMS_HELD"})
+#: Reasons that a person wanted so, or has days to act on: they are told and degrade nothing.
+INTENDED = frozenset({"CLAIMS_HELD", "EXPIRING"})
 #: Every 503 says when to ask again; a probe costs little.
 RETRY_AFTER = {"Retry-After": "1"}
 

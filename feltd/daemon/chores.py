@@ -19,7 +19,7 @@ from feltd.daemon.signing import Following
 from feltd.errors import Refused
 from feltd.identity import keys
 from feltd.keeper import Chore, Entry, rules
-from feltd.mesh import ledger
+from feltd.mesh import ledger, measures
 from feltd.state import promises
 from feltd.store.lock import LockHeld
 from feltd.store.tx import Tx
@@ -32,6 +32,8 @@ CHECKPOINT_EVERY_MS = 30_000
 PROBE_EVERY_MS = 1_000
 #: last_used_at_ms is kept to the minute.
 NOTE_KEY_USE_EVERY_MS = 15_000
+#: What ends within a week is looked for this often.
+EXPIRIES_EVERY_MS = 60_000
 #: Every promise asked on a large file takes seconds; a reader may be busy for so long.
 CHECK_MS_MAX = 60_000
 #: Entries that make work of changes and instants.
@@ -50,6 +52,7 @@ def table(daemon: "Daemon") -> tuple[Entry | Chore, ...]:
         Chore("checkpoint", CHECKPOINT_EVERY_MS, chores.checkpoint),
         Chore("probe", PROBE_EVERY_MS, chores.probe),
         Chore("note_key_use", NOTE_KEY_USE_EVERY_MS, chores.note_key_use),
+        Chore("expiries", EXPIRIES_EVERY_MS, chores.expiries),
         Chore("check_foreign_writes", 0, chores.check_foreign_writes),
         Chore("lock", 0, chores.lock),
         Chore("signing_keys", 0, chores.signing_keys),
@@ -101,6 +104,18 @@ class Chores:
         used = self._daemon.context.door.take_used()
         if used:
             await self._daemon.writer.submit(keys.note_used, used)
+
+    async def expiries(self) -> None:
+        """Say in health what will end within a week, before somebody's work stops by it."""
+        grants, keys = await self._daemon.readers.read(measures.expiring, None)
+        told = " and ".join(
+            f"{count} {noun}{'' if count == 1 else 's'}"
+            for count, noun in ((grants, "grant"), (keys, "key"))
+            if count
+        )
+        self._daemon.health.note(
+            "EXPIRING", f"within 7 days end {told}: feltd doctor names them" if told else None
+        )
 
     async def lock(self) -> None:
         """Hold the lock on, also when somebody removed its file; end when another has it."""

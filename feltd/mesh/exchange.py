@@ -98,6 +98,7 @@ def _exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> tuple[ExchangeAnswer, i
         renewed=None if accepted is None else accepted.renewed,
         grant_expires_at_ms=None if accepted is None else accepted.grant_expires_at_ms,
         wall_time_ms=None if accepted is None else accepted.wall_time_ms,
+        key_expires_at_ms=None if accepted is None else accepted.key_expires_at_ms,
     )
     return answer, again_ms
 

@@ -208,6 +208,7 @@ def _answer(tx: Tx, ask: Ask[Heartbeat], now: Now) -> HeartbeatAnswer:
         assigned_claims=found.assigned_claims,
         renewed=renewed,
         grant_expires_at_ms=row["authority_expires_at_ms"],
+        key_expires_at_ms=ask.caller.expires_at_ms,
         server_time_ms=now.lease_ms,
         wall_time_ms=now.wall_ms,
         capacity_mismatch=(

@@ -118,6 +118,13 @@ def last_event(tx: Tx, cmd: None, now: Now) -> int:
     return int(row["seq"]) if row else 0
 
 
+def expiring(tx: Tx, cmd: None, now: Now) -> tuple[int, int]:
+    """How many live grants and keys end within EXPIRING_MS by wall time."""
+    until_ms = now.wall_ms + EXPIRING_MS
+    [found] = tx.rows(EXPIRING, {"wall_ms": now.wall_ms, "until_ms": until_ms})
+    return found["grants"], found["keys"]
+
+
 def measure(tx: Tx, after_seq: int, now: Now) -> Measures:
     """Look once; `after_seq` is the `event_seq` of the look before."""
     until_seq = min(last_event(tx, None, now), after_seq + EVENTS_MAX)
@@ -130,8 +137,7 @@ def measure(tx: Tx, after_seq: int, now: Now) -> Measures:
             claims += row["times"]
     oldest = tx.row(OLDEST_OF_HEADS)
     eligible_at_ms = oldest["eligible_at_ms"] if oldest else None
-    until_ms = now.wall_ms + EXPIRING_MS
-    expiring = tx.row(EXPIRING, {"wall_ms": now.wall_ms, "until_ms": until_ms})
+    grants, keys = expiring(tx, None, now)
     [triggers] = tx.rows(TRIGGERS)
     return Measures(
         event_seq=until_seq,
@@ -140,8 +146,8 @@ def measure(tx: Tx, after_seq: int, now: Now) -> Measures:
         oldest_ready_ms=0 if eligible_at_ms is None else max(0, now.lease_ms - eligible_at_ms),
         claims=claims,
         ends=ends,
-        grants_expiring=expiring["grants"] if expiring else 0,
-        keys_expiring=expiring["keys"] if expiring else 0,
+        grants_expiring=grants,
+        keys_expiring=keys,
         trigger_lag_changes=triggers["lag"],
         triggers_disabled=triggers["disabled"],
     )

@@ -106,7 +106,8 @@ class ItemOutcome(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class ExchangeAnswer(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Outcomes in the order of execution, then the differences, then what was claimed.
 
-    `worker`, `renewed`, `grant_expires_at_ms` and `wall_time_ms` come with an accepted heartbeat.
+    `worker`, `renewed`, `grant_expires_at_ms`, `key_expires_at_ms` and `wall_time_ms` come with an
+    accepted heartbeat.
     """
 
     outcomes: list[ItemOutcome]
@@ -122,3 +123,4 @@ class ExchangeAnswer(Struct, frozen=True, omit_defaults=True, kw_only=True):
     renewed: dict[str, int] | None = None
     grant_expires_at_ms: int | None = None
     wall_time_ms: int | None = None
+    key_expires_at_ms: int | None = None

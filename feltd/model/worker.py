@@ -241,7 +241,11 @@ class CapacityMismatch(Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatAnswer(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """`grant_expires_at_ms` is wall time, null when no grant stands behind the worker."""
+    """What the daemon knows better than the worker.
+
+    `grant_expires_at_ms` is wall time, null when no grant stands behind the worker;
+    `key_expires_at_ms` is when the worker's own key ends by itself, absent when never.
+    """
 
     worker: Worker
     fenced_claims: list[str]
@@ -253,6 +257,7 @@ class HeartbeatAnswer(Struct, frozen=True, omit_defaults=True, kw_only=True):
     server_time_ms: int
     wall_time_ms: int
     capacity_mismatch: CapacityMismatch | None = None
+    key_expires_at_ms: int | None = None
 
 
 class DrainRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

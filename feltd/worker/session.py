@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from feltd import __version__
 from feltd.clock import boot_ms, wall_ms
 from feltd.worker.client import AsyncClient
+from feltd.worker.expiry import Expiry
 from feltd.worker.leases import RENEW_AT, Held, LeaseView
 from feltd.worker.refusal import Refusal, Unreachable
 from feltd.worker.transport import pause_s
@@ -75,6 +76,7 @@ class Session:
         self.settings = settings
         self.process_id = secrets.token_hex(16)
         self.leases = LeaseView()
+        self.expiry = Expiry()
         self.worker_id = ""
         self.name = settings.name
         self.key: str | None = None
@@ -268,6 +270,7 @@ class Session:
             patience_ms=0,
         )
         self.leases.saw(sent_ms, answer.get("server_time_ms"))
+        self.expiry.hear(answer)
         self._is(answer["worker"])
         return answer
 

@@ -133,3 +133,15 @@ def test_a_spoilt_file_is_told_and_the_keys_in_memory_go_on(daemon: Daemon) -> N
     assert Edge(daemon, "w", mesh.registrar_key, authorization_grant=token).beat().status == 200
     file.write_bytes(whole)
     until(lambda: not told())
+
+
+def test_health_says_ahead_what_will_end_and_stays_healthy(daemon: Daemon) -> None:
+    """The reason is there within the first round of a start, and degrades nothing."""
+    soon_ms = int(time.time() * 1_000) + 3 * 86_400_000
+    daemon.post("/v1/keys", {"name": "short", "tenants": ["t"], "expires_at_ms": soon_ms})
+    daemon.stop()
+    daemon.start()
+    told = daemon.get("/health")
+    [reason] = told["reasons"]
+    assert (told["status"], reason["code"]) == ("healthy", "EXPIRING")
+    assert "within 7 days end 1 key:" in reason["detail"]

@@ -364,3 +364,23 @@ def test_the_rows_hold_every_promise_afterwards(daemon: Daemon) -> None:
     ran = daemon.check()
 
     assert ran.returncode == 0, ran.stdout
+
+
+def test_a_beat_tells_when_the_key_of_the_worker_ends(daemon: Daemon, crew: Mesh) -> None:
+    """The key it got ends with the registrar's, so it is told that instant."""
+    me = daemon.call("GET", "/v1/auth/me", key=crew.registrar_key).body
+    ends_at_ms = int(time.time() * 1_000) + 86_400_000
+    made = daemon.post(
+        "/v1/keys",
+        {
+            "name": "short",
+            "scopes": ["workers:register"],
+            "tenants": ["t"],
+            "identity_id": "crew",
+            "grant_id": me["grant"]["id"],
+            "expires_at_ms": ends_at_ms,
+        },
+    )
+    edge = Edge(daemon, "short-lived", made["secret"])
+    assert edge.beat().body["key_expires_at_ms"] == ends_at_ms
+    assert "key_expires_at_ms" not in Edge(daemon, "lasting", crew.registrar_key).beat().body

@@ -91,6 +91,7 @@ def caller_of(row: Row) -> Caller:
         worker_id=worker_id,
         incarnation=row["incarnation"],
         grant_id=row["grant_id"],
+        expires_at_ms=row["expires_at_ms"],
     )
 
 

@@ -74,7 +74,9 @@ class Caller(Struct, frozen=True):
 
     `tenants` is ("*",) for every tenant. `worker_id` is set for a worker key and nothing else, with
     the incarnation it is bound to. `local` is the operator on the daemon's own socket, or anybody
-    under --no-auth: no key stands behind it and `key_id` is ''.
+    under --no-auth: no key stands behind it and `key_id` is ''. A session of a user has its id in
+    `session_id` and, where calls are told apart, in `key_id` too; it holds nothing until
+    identity/roles.narrow has read its `roles` for the call at hand.
     """
 
     subject: Subject
@@ -84,8 +86,18 @@ class Caller(Struct, frozen=True):
     worker_id: str | None = None
     incarnation: int | None = None
     grant_id: str | None = None
+    #: Wall time at which the key ends by itself; None: never.
+    expires_at_ms: int | None = None
     local: bool = False
     open: bool = False  # --no-auth: worker calls act as the worker they name
+    session_id: str | None = None
+    #: A session's: {tenant: role}, as the door read them.
+    roles: dict[str, str] | None = None
+
+    @property
+    def own_key(self) -> str:
+        """The id of the row of `keys` behind the call; '' where there is none: locally, a session."""
+        return "" if self.session_id is not None else self.key_id
 
     def may_see(self, tenant_id: str) -> bool:
         """Whether an object of this tenant exists for the caller."""

@@ -106,5 +106,15 @@ def check_media_type(content_type: bytes | None) -> None:
         )
 
 
+def check_form(content_type: bytes | None) -> None:
+    """The body of a page is a form. Refuses MEDIA_TYPE_UNSUPPORTED.
+
+    Not a part of another: what a stranger's page may send without being asked stays the fewest.
+    """
+    media = (content_type or b"").partition(b";")[0].strip().lower()
+    if media != b"application/x-www-form-urlencoded":
+        raise Refused("MEDIA_TYPE_UNSUPPORTED", "a page takes application/x-www-form-urlencoded")
+
+
 def _too_large(limit: int) -> Refused:
     return Refused("REQUEST_TOO_LARGE", f"the body is larger than {limit} bytes", limit=limit)

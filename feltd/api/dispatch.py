@@ -6,6 +6,7 @@ and the permit is back before the answer is written, so no slow client ever hold
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -13,16 +14,20 @@ from msgspec import Struct
 
 from feltd.api import problems, wire
 from feltd.api.admission import Admission
-from feltd.api.bodies import Bodies, check_media_type
-from feltd.api.gate import App, Head
+from feltd.api.bodies import Bodies, check_form, check_media_type
+from feltd.api.gate import PAGE, App, Head
 from feltd.api.request import HELD, ON_GONE, ClientGone, Polls, Receive, Reply, Request, Scope, Send
 from feltd.api.routes import Routes
 from feltd.errors import Refused
 
 #: The door: sets `request.caller` or raises Refused. Asked for every route but `auth="none"`.
 Authenticate = Callable[[Request], Awaitable[None]]
+#: A refusal as a page for people: status, body, headers. The request is None where no route was.
+RefusedPage = Callable[[Scope, Request | None, Refused], problems.Rendered]
 
 _READS = ("GET", "HEAD")
+#: Under it people are answered in HTML, also where there is no page.
+CONSOLE = "/console"
 
 
 class OnlyTenant(Struct, frozen=True):
@@ -48,6 +53,7 @@ class Dispatch:
         authenticate: Authenticate,
         request_deadline_ms: int,
         lifespan: App,
+        refused_page: RefusedPage | None = None,
     ) -> None:
         self.table = table
         self._app = app
@@ -57,6 +63,7 @@ class Dispatch:
         self._authenticate = authenticate
         self._deadline_ms = request_deadline_ms
         self._lifespan = lifespan
+        self._refused_page = refused_page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,6 +75,9 @@ class Dispatch:
         if method == "OPTIONS":
             await self._options(scope, send)
             return
+        page = self._refused_page
+        if page is not None and scope["path"].startswith(CONSOLE):
+            scope[PAGE] = partial(page, scope, None)
         route, path_params = self.table.find(method, scope["path"], _segments(scope))
         scope["feltd.operation"] = route.operation
         request = Request(
@@ -80,6 +90,8 @@ class Dispatch:
             polls=self._polls,
             deadline_ms=self._deadline_ms,
         )
+        if page is not None and route.page:
+            scope[PAGE] = partial(page, scope, request)
         try:
             answer = await self._work(request, scope["feltd.head"], cancel=method not in _READS)
         except Refused as refused:
@@ -96,6 +108,7 @@ class Dispatch:
             )
             await send({"type": "http.response.body", "body": answer.body})
         else:
+            scope["feltd.streamed"] = True
             await answer(scope, receive, send)
 
     async def _work(self, request: Request, head: Head, *, cancel: bool) -> Any:
@@ -103,10 +116,12 @@ class Dispatch:
         route = request.route
         if route.auth != "none":
             await self._authenticate(request)
-        if route.query is None and request.query_string and route.admission != "exempt":
+            request.scope["feltd.caller"] = request.caller
+        checked = route.query is None and not route.page and route.admission != "exempt"
+        if checked and request.query_string:
             request.query(OnlyTenant)
         if head.has_body:
-            check_media_type(head.content_type)
+            (check_form if route.page else check_media_type)(head.content_type)
             request.body = await self._bodies.read(
                 request.receive,
                 head.content_length,
@@ -114,7 +129,7 @@ class Dispatch:
                 keep_alive=route.keep_alive,
                 held_s=request.scope.get("extensions", {}).get(HELD, float),
             )
-            if route.body is None:
+            if route.body is None and not route.page:
                 wire.decode(request.body, wire.Members, route.invalid_code)
         if route.admission == "keep_alive" or route.admission == "ordinary":
             request.permit = self._admission.take(

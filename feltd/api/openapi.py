@@ -47,7 +47,7 @@ _PROBLEM = {
 
 def document(routes: Iterable[Route], version: str = "3.1") -> dict[str, Any]:
     """The whole page as JSON-able members. `version` is "3.1" or "3.0"."""
-    table = tuple(routes)
+    table = tuple(route for route in routes if not route.page)
     shapes = _Shapes(table)
     paths: dict[str, dict[str, Any]] = {}
     used: set[str] = set()

@@ -12,6 +12,8 @@ from feltd.api.explain import EXPLANATIONS
 from feltd.errors import TABLE, Refused
 
 Headers = list[tuple[bytes, bytes]]
+#: Status, body and headers of an answer.
+Rendered = tuple[int, bytes, Headers]
 
 #: Facts that travel as headers only.
 RETRY_AFTER_S = "retry_after_s"

@@ -56,6 +56,8 @@ class Route:
     media: tuple[str, ...] = ()
     #: The largest body, bytes; None is the daemon's own limit.
     body_bytes_max: int | None = None
+    #: A page of the console: forms in, HTML out, refusals included; no part of the API's own page.
+    page: bool = False
 
     @property
     def keep_alive(self) -> bool:

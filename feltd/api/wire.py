@@ -120,10 +120,15 @@ def query(scope: Any, shape: type[T]) -> T:
     A parameter without a value is true where a bool is meant. Refuses REQUEST_INVALID with the
     pointer `/<parameter>` when one is unknown, too many or does not fit.
     """
+    return fields(query_pairs(scope["query_string"]), shape)
+
+
+def fields(pairs: Sequence[tuple[str, str]], shape: type[T]) -> T:
+    """Named texts, as a query or a form brings them, as one frozen Struct. Refuses as `query`."""
     wanted: Any = shape
     kinds = _query_kinds(wanted)
     found: dict[str, Any] = {}
-    for name, text in query_pairs(scope["query_string"]):
+    for name, text in pairs:
         kind = kinds.get(name)
         if kind is None:
             raise invalid("REQUEST_INVALID", "/" + _escaped(name), "no such query parameter")

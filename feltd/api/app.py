@@ -5,8 +5,9 @@ into the stack of layers.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from feltd.api import (
@@ -15,6 +16,7 @@ from feltd.api import (
     claims,
     compactions,
     consumers,
+    diagnostics,
     edits,
     events,
     fences,
@@ -46,6 +48,7 @@ from feltd.api.stream import Streams
 from feltd.clock import LeaseClock
 from feltd.config import Config
 from feltd.identity.keyring import Keyring
+from feltd.model.diagnostics import Diagnostics
 from feltd.store.probe import Probe
 from feltd.store.readers import Readers
 from feltd.store.tx import Row
@@ -75,8 +78,15 @@ class Context:
     change_pages: changes.Pages = field(init=False)
     #: What clears history; the daemon's.
     compactor: compactions.Compactor = field(init=False)
-    #: How many connections are open.
+    #: How many connections are open, and how many of them are channels of workers.
     connections: Callable[[], int] = lambda: 0
+    channels: Callable[[], int] = lambda: 0
+    #: Age of the newest verified backup, seconds; -1: there is none.
+    backup_age_s: Callable[[], float] = lambda: -1.0
+    #: The last lines of the log, and where each setting came from, for the diagnostics.
+    log_lines: Callable[[], list[str]] = list
+    config_from: Mapping[str, str] = field(default_factory=dict)
+    diagnosis: Shared[Diagnostics] = field(init=False)
 
 
 def routes(config: Config) -> tuple[Route, ...]:
@@ -105,6 +115,7 @@ def routes(config: Config) -> tuple[Route, ...]:
         *changes.ROUTES,
         *consumers.ROUTES,
         *compactions.ROUTES,
+        *diagnostics.ROUTES,
     )
 
 
@@ -121,6 +132,7 @@ def application(
     """
     config = context.config
     context.streams = Streams(context.stop)
+    context.diagnosis = Shared(partial(diagnostics.diagnose, context))
     context.event_pages = events.Pages(context.readers, context.polls)
     context.change_pages = changes.Pages(context.readers, context.polls)
     context.stack = build(

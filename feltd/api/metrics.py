@@ -238,12 +238,14 @@ def _of_the_daemon(context: Any) -> Iterable[Metric]:
     for name, told, count in (
         ("feltd_in_flight", "Calls at work", admission.in_flight),
         ("feltd_long_polls", "Long polls parked", admission.long_polls),
+        ("feltd_channels", "Channels of workers open", context.channels()),
         ("feltd_streams", "Event streams open", context.streams.open),
         ("feltd_connections", "Connections open", context.connections()),
         ("feltd_writer_queue", "Operations waiting for the writer", writer.waiting),
         ("feltd_wal_bytes", "Size of the write-ahead log", writer.wal_bytes),
         ("feltd_database_bytes", "Size of the database", path.stat().st_size),
         ("feltd_disk_free_bytes", "Free bytes beside the database", free_bytes(path)),
+        ("feltd_backup_age_seconds", "Age of the newest backup; -1: none", context.backup_age_s()),
         ("feltd_storage_clean", "1: nothing unacknowledged was found", health.storage_sound),
         ("feltd_clock_healthy", "1: wall and lease clock agree", context.clock.healthy()),
     ):

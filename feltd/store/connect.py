@@ -114,6 +114,17 @@ def open_local(path: Path, read_only: bool = True) -> sqlite3.Connection:
     return _connect_reader(path) if read_only else _connect_writer(path)
 
 
+def open_copier(path: Path) -> sqlite3.Connection:
+    """A read-only connection that may write copies into other files; the caller closes it.
+
+    The database itself is as safe from it as from a reader. Raises StoreProblem as they do.
+    """
+    conn = _connect_reader(path)
+    # VACUUM INTO counts as a write even where what it reads cannot be written.
+    conn.execute("PRAGMA query_only = OFF")
+    return conn
+
+
 def memory() -> sqlite3.Connection:
     """An empty in-memory database with the settings of the real one (for rules and simulation)."""
     conn = _connection(":memory:")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from feltd.api.forwarded import Proxies
 from feltd.api.listen import ServerSettings
 from feltd.api.turns import SMALL_PIECE_BYTES, Turns
 
@@ -172,6 +173,7 @@ class House:
         self._addresses: Counter[str] = Counter()
         self._local = 0
         self._turns = Turns()
+        self._proxies = Proxies(settings.trust_proxy)
 
     @property
     def connections(self) -> int:
@@ -189,7 +191,8 @@ class House:
         else:
             if len(self._lines) - self._local >= self.settings.max_connections:
                 return False
-            if address and self._addresses[address] >= self.settings.max_connections_per_address:
+            full = self._addresses[address] >= self.settings.max_connections_per_address
+            if full and address and not self._proxies.trusts(address):
                 return False
             self._addresses[address] += 1
         self._lines.add(line)

@@ -36,11 +36,12 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Where to listen and what a connection may cost. `fd` comes before host and port."""
+    """Where to listen and what a connection may cost. `fds` come before host and port."""
 
     host: str = "127.0.0.1"
     port: int = 7610
-    fd: int | None = None
+    #: Listening sockets that were handed in.
+    fds: tuple[int, ...] = ()
     #: The operator's own socket (listen.local_socket_path); None: none.
     local_path: str | None = None
     max_connections: int = 2_048
@@ -54,17 +55,16 @@ class ServerSettings:
     drain_deadline_ms: int = 10_000
     tls_cert: str | None = None
     tls_key: str | None = None
+    #: A connection of these brings many clients: the cap for each address is not theirs.
+    trust_proxy: tuple[str, ...] = ()
 
 
-def listen(settings: ServerSettings) -> Listener:
-    """The daemon's main listener. Raises ListenProblem before anything listens."""
+def listen(settings: ServerSettings, tls: ssl.SSLContext | None = None) -> tuple[Listener, ...]:
+    """The daemon's listeners for everybody, at least one. Raises ListenProblem."""
     raise_file_limit(settings.max_connections)
-    tls = None
-    if settings.tls_cert is not None:
-        tls = tls_context(settings.tls_cert, settings.tls_key)
-    if settings.fd is not None:
-        return adopt(settings.fd, tls)
-    return listen_tcp(settings.host, settings.port, tls)
+    if settings.fds:
+        return tuple(adopt(fd, tls) for fd in settings.fds)
+    return (listen_tcp(settings.host, settings.port, tls),)
 
 
 def listen_tcp(host: str, port: int, tls: ssl.SSLContext | None = None) -> Listener:
@@ -90,18 +90,23 @@ def listen_tcp(host: str, port: int, tls: ssl.SSLContext | None = None) -> Liste
 
 
 def adopt(fd: int, tls: ssl.SSLContext | None = None) -> Listener:
-    """A socket handed over by `--fd` or systemd. Raises ListenProblem unless it listens."""
+    """A socket handed in by `--fd` or a service manager. Raises ListenProblem unless it listens.
+
+    TLS is for the network: a Unix socket, which its mode protects, speaks clear text.
+    """
     try:
         listening = socket.socket(fileno=fd)
     except OSError as problem:
-        raise ListenProblem(f"--fd {fd} is not a socket: {problem.strerror}") from None
+        raise ListenProblem(
+            f"the file {fd} handed in is not a socket: {problem.strerror}"
+        ) from None
     if (
         listening.type != socket.SOCK_STREAM
         or listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 1
     ):
         listening.detach()
-        raise ListenProblem(f"--fd {fd} is not a listening stream socket")
-    return _detached(listening, tls)
+        raise ListenProblem(f"the socket {fd} handed in is not a listening stream socket")
+    return _detached(listening, None if listening.family == socket.AF_UNIX else tls)
 
 
 def listen_local(path: str) -> Listener:
@@ -175,19 +180,6 @@ def raise_file_limit(connections_max: int) -> int:
     return hard
 
 
-def tls_context(cert_path: str, key_path: str | None) -> ssl.SSLContext:
-    """TLS 1.2 or later, HTTP/1.1 alone on offer. Raises ListenProblem when the files do not fit."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(cert_path, key_path)
-    except OSError as problem:
-        why = problem.strerror or problem
-        raise ListenProblem(f"--tls-cert {cert_path} with its key cannot be used: {why}") from None
-    return context
-
-
 def _prepare_folder(path: str) -> None:
     folder = os.path.dirname(path)
     uid = os.geteuid()
@@ -204,7 +196,8 @@ def _prepare_folder(path: str) -> None:
 def _detached(listening: socket.socket, tls: ssl.SSLContext | None) -> Listener:
     name = listening.getsockname()
     if listening.family == socket.AF_UNIX:
-        url = f"unix:{name}"
+        # One without a file has a name that begins with a zero byte.
+        url = f"unix:@{name[1:].decode()}" if isinstance(name, bytes) else f"unix:{name}"
     else:
         host = f"[{name[0]}]" if ":" in name[0] else name[0]
         url = f"{'https' if tls else 'http'}://{host}:{name[1]}"

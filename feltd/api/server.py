@@ -8,7 +8,7 @@ so that an upgrade of the library that breaks one is seen. It knows no route and
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from ssl import SSLContext, SSLError
 from typing import Any
@@ -29,9 +29,17 @@ from feltd.api.early import (
 )
 from feltd.api.house import LINGER, House, Line, log, started_elsewhere
 from feltd.api.inbox import Inbox
-from feltd.api.listen import BACKLOG, Listener, ServerSettings, listen, listen_local
+from feltd.api.listen import (
+    BACKLOG,
+    Listener,
+    ListenProblem,
+    ServerSettings,
+    listen,
+    listen_local,
+)
 from feltd.api.protocol import Protocol
 from feltd.api.request import CUT, HELD, LOCAL, ON_GONE
+from feltd.api.tls import Tls, TlsProblem
 
 __all__ = ["Server", "ServerSettings"]
 
@@ -54,6 +62,7 @@ class Server:
         """`stop` ends serving; `hard_exit` (default: leave the process with code 1) is called from
         another thread when that takes longer than graceful_ms."""
         self._app = app
+        self._tls: Tls | None = None
         self._house = House(settings, stop=stop, late_head=late_head(), hard_exit=hard_exit)
 
     @property
@@ -61,38 +70,45 @@ class Server:
         """Gauge: open connections, those of the operator's own socket included."""
         return self._house.connections
 
-    async def serve(self, on_ready: Callable[[str], None]) -> None:
-        """Listen, call `on_ready(url)` once connections are taken, return after the stop.
+    def renew_tls(self) -> bool:
+        """Read certificate and key again; whether there are any. Raises TlsProblem: as before."""
+        if self._tls is None:
+            return False
+        self._tls.renew()
+        return True
 
-        Raises ListenProblem before anything listens. Within graceful_ms of the stop everything is
-        closed: idle connections at once, calls at work when they are answered or by force.
+    async def serve(self, on_ready: Callable[[str], None]) -> None:
+        """Listen, call `on_ready(urls)` once connections are taken, return after the stop.
+
+        Several addresses stand side by side, with a space between. Raises ListenProblem before
+        anything listens. Within graceful_ms of the stop everything is closed: idle connections at
+        once, calls at work when they are answered or by force.
         """
         settings = self._house.settings
-        main = listen(settings)
+        mains = listen(settings, self._context(settings))
         path = settings.local_path
-        local = listen_local(path) if path is not None else None
+        local = (listen_local(path),) if path is not None else ()
         vars(hypercorn.asyncio.run)["TCPServer"] = Connection
-        started = asyncio.Event()
+        url = " ".join(one.url for one in mains)
+        started, unready = asyncio.Event(), [*mains, *local]
 
-        async def main_trigger() -> None:
-            started.set()
-            if local is None:
-                on_ready(main.url)
-            await self._house.end_accepting(main.fd)
-            self._house.begin_stop()
+        def trigger(listener: Listener) -> Callable[[], Coroutine[Any, Any, None]]:
+            async def begun() -> None:
+                started.set()
+                unready.remove(listener)
+                if not unready:
+                    on_ready(url)
+                await self._house.end_accepting(listener.fd)
+                self._house.begin_stop()
 
-        async def local_trigger() -> None:
-            on_ready(main.url)
-            await self._house.end_accepting(None if local is None else local.fd)
+            return begun
 
         loop = asyncio.get_running_loop()
-        config = HouseConfig(self._house, main, local=False)
-        serving = serve(self._app, config, shutdown_trigger=main_trigger, mode="asgi")
-        listeners = [loop.create_task(serving)]
-        if local is not None:
-            config = HouseConfig(self._house, local, local=True)
-            app = started_elsewhere(self._app, started)
-            serving = serve(app, config, shutdown_trigger=local_trigger, mode="asgi")
+        listeners = []
+        for listener in (*mains, *local):
+            config = HouseConfig(self._house, listener, local=listener in local)
+            app = self._app if listener is mains[0] else started_elsewhere(self._app, started)
+            serving = serve(app, config, shutdown_trigger=trigger(listener), mode="asgi")
             listeners.append(loop.create_task(serving))
         try:
             await self._house.keep(listeners)
@@ -100,6 +116,15 @@ class Server:
             if path is not None:
                 with suppress(FileNotFoundError):
                     os.unlink(path)
+
+    def _context(self, settings: ServerSettings) -> SSLContext | None:
+        if settings.tls_cert is None:
+            return None
+        try:
+            self._tls = Tls(settings.tls_cert, settings.tls_key)
+        except TlsProblem as problem:
+            raise ListenProblem(str(problem)) from None
+        return self._tls.context
 
 
 class HouseConfig(Config):

@@ -12,13 +12,14 @@ import signal
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from feltd import console
 from feltd.api.app import Context, application
 from feltd.api.door import Door
 from feltd.api.health import Health, Shared, durable_ledger
@@ -28,17 +29,20 @@ from feltd.api.polls import Polls
 from feltd.api.server import Server, ServerSettings
 from feltd.clock import Now
 from feltd.config import Config, Hooks
-from feltd.daemon import start
+from feltd.daemon import signing, start
 from feltd.daemon.chores import table
 from feltd.daemon.compacting import Compacting
 from feltd.daemon.crash import CrashPoint
+from feltd.daemon.handed import handed_sockets
+from feltd.daemon.hangup import hang_up
+from feltd.daemon.logs import LAST
 from feltd.daemon.notify import notify, watchdog_every_ms
 from feltd.errors import Refused
 from feltd.identity import audit, keyring
 from feltd.keeper import Keeper
 from feltd.mesh import events, ledger, measures, vitals
-from feltd.store import migrate, private
-from feltd.store.connect import StoreProblem, open_reader
+from feltd.store import migrate
+from feltd.store.connect import open_reader
 from feltd.store.lock import DataLock
 from feltd.store.probe import Probe
 from feltd.store.readers import Readers
@@ -93,6 +97,8 @@ class Daemon:
         self.held = ""
         #: Why it stops, when it did not choose to.
         self.fatal: BaseException | None = None
+        #: Where each setting came from.
+        self.config_from: Mapping[str, str] = {}
         #: Another program wrote to the file since the last check.
         self.foreign_write = False
         #: The daemon's own workers; None unless it shall have some.
@@ -110,9 +116,8 @@ class Daemon:
         """
         raise_file_limit(self.config.max_connections)
         sys.setswitchinterval(SWITCH_S)
-        if self.config.fd is not None:
-            start.refuse_open_socket(self.config, self.config.fd)
-        keys = _keyring(self.config)
+        self._fds = handed_sockets(self.config)
+        keys = signing.load(self.config.keyring_path)
         self.opened = await start.open_database(self.config)
         self._make_writer()
         try:
@@ -172,16 +177,19 @@ class Daemon:
         settings = ServerSettings(
             host=config.host,
             port=config.port,
-            fd=config.fd,
+            fds=self._fds,
             local_path=local_socket_path(str(config.path)),
             max_connections=config.max_connections,
             max_connections_per_address=config.max_connections_per_address,
             graceful_ms=int(config.graceful_ms * SERVING_SHARE),
             tls_cert=config.tls_cert,
             tls_key=config.tls_key,
+            trust_proxy=config.trust_proxy,
         )
-        self.server = Server(application(self.context), settings, stop=self.stop)
+        pages = application(self.context, extra=console.ROUTES, refused_page=console.refused_page)
+        self.server = Server(pages, settings, stop=self.stop)
         self.context.connections = lambda: self.server.connections
+        self.context.log_lines, self.context.config_from = LAST.lines, self.config_from
         self.context.compactor = self.compacting = Compacting(
             config, self.writer, self.readers, self.metrics, self.stop
         )
@@ -199,6 +207,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.begin_stop, signal.Signals(number).name)
+        loop.add_signal_handler(signal.SIGHUP, hang_up, self)
         self.metrics.watch(self.context, await self.readers.read(measures.last_event, None))
         await self.context.door.fill(self.readers)
         # One round before the first call: credit is given, what lapsed meanwhile is settled.
@@ -376,16 +385,6 @@ class Daemon:
             self.fatal = error
             log.critical("the daemon cannot go on", error=repr(error))
         self.begin_stop("fatal error")
-
-
-def _keyring(config: Config) -> keyring.Keyring:
-    path = config.keyring_path
-    try:
-        return keyring.parse(private.read(path))
-    except ValueError as error:
-        raise StoreProblem(
-            f"{path} {error}.", "Name the right file with --keyring, or put a backup in its place."
-        ) from None
 
 
 def _leave() -> None:

@@ -112,10 +112,10 @@ async def open_database(config: Config) -> Opened:
     )
 
 
-def refuse_open_socket(config: Config, fd: int) -> None:
-    """A socket that is handed in is held to the rule of --host. Raises ConfigProblem.
+def refuse_open_socket(config: Config, fd: int, named: str) -> None:
+    """A socket that is handed in, by what is `named`, is held to the rule of --host.
 
-    What is no socket is refused where it is listened on.
+    Raises ConfigProblem. What is no socket is refused where it is listened on.
     """
     try:
         with socket.socket(fileno=os.dup(fd)) as handed:
@@ -123,7 +123,7 @@ def refuse_open_socket(config: Config, fd: int) -> None:
     except OSError:
         return
     if isinstance(name, tuple):
-        refuse_open_bind(config, f"--fd {fd}, bound to", str(name[0]))
+        refuse_open_bind(config, f"{named} {fd}, bound to", str(name[0]))
 
 
 def find(

@@ -69,10 +69,10 @@ def test_a_socket_handed_in_is_held_to_the_rule_of_the_host() -> None:
             fd = handed.fileno()
             if open_to_all:
                 with pytest.raises(ConfigProblem, match=f"--fd {fd}, bound to 0.0.0.0 is outside"):
-                    refuse_open_socket(Config(fd=fd), fd)
-                refuse_open_socket(Config(fd=fd, insecure_http=True), fd)
+                    refuse_open_socket(Config(fd=fd), fd, "--fd")
+                refuse_open_socket(Config(fd=fd, insecure_http=True), fd, "--fd")
             else:
-                refuse_open_socket(Config(fd=fd), fd)
+                refuse_open_socket(Config(fd=fd), fd, "--fd")
 
 
 def test_a_torn_tail_is_told_with_its_place_and_ends_no_claim() -> None:

@@ -376,7 +376,7 @@ def test_a_socket_handed_over_is_served_and_a_unix_one_among_them_is_no_operator
     handed = socket.socket(socket.AF_UNIX)
     handed.bind(path)
     handed.listen()
-    with serving(loop_kind, fd=handed.detach()) as house:
+    with serving(loop_kind, fds=(handed.detach(),)) as house:
         assert house.url == f"unix:{path}"
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(path)
@@ -416,7 +416,7 @@ def test_a_port_in_use_is_a_plain_sentence(loop_kind: str) -> None:
 def test_a_herd_fits_into_the_backlog(loop_kind: str) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     seen = socket.socket(fileno=os.dup(listening.fileno()))
-    with serving(loop_kind, fd=listening.detach()):
+    with serving(loop_kind, fds=(listening.detach(),)):
         told = seen.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
         backlog = struct.unpack_from("I", told, 28)[0]
     seen.close()

@@ -52,6 +52,8 @@ COMMANDS: dict[str, Entry] = {
     "compact": Entry("feltd.cli.compact:compact", "Clear what is past its time now."),
     "migrate": Entry("feltd.cli.migrate:migrate", "Bring a database to this version."),
     "config": Entry("feltd.cli.config:config", "Show the settings and where each came from."),
+    "bench": Entry("feltd.cli.bench:bench", "Measure this disk and this machine, in 20 seconds."),
+    "man": Entry("feltd.cli.man:man", "Print the manual page."),
     "completion": Entry("feltd.cli.completion:completion", "Print completion code for a shell."),
 }
 

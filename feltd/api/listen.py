@@ -53,6 +53,8 @@ class ServerSettings:
     head_deadline_ms: int = 10_000
     #: A client that takes nothing of its answer for this long is cut.
     drain_deadline_ms: int = 10_000
+    #: Between two pings of a WebSocket; one that was silent for three of them is closed.
+    ping_ms: int = 20_000
     tls_cert: str | None = None
     tls_key: str | None = None
     #: A connection of these brings many clients: the cap for each address is not theirs.

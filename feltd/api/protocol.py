@@ -4,21 +4,23 @@ Reaches into hypercorn as server.py does; it knows no route, no noun and no sock
 """
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import h11
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol import events as streams
-from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
+from hypercorn.protocol.h11 import STREAM_ID, H11Protocol, H11WSConnection
 from hypercorn.protocol.http_stream import HTTPStream
-from hypercorn.protocol.ws_stream import WSStream
 
 from feltd.api.early import closing, early_answer, is_websocket, opens_websocket
 from feltd.api.house import PIECE_BYTES, overhear
+from feltd.api.websocket import Socket
 
 
 class Protocol(H11Protocol):
     """HTTP/1.1 and nothing else; an answer of known length leaves in one piece."""
+
+    config: Any  # a HouseConfig of server.py
 
     def __init__(self, reader: asyncio.StreamReader, *args: Any) -> None:
         super().__init__(*args)
@@ -26,11 +28,12 @@ class Protocol(H11Protocol):
         #: The connection is to be closed: nothing that follows on it is looked at.
         self.over = False
         self._held: list[bytes] | None = None
+        self._socket_cut = False
 
     @property
     def unread(self) -> bool:
         """Whether the client may still be sending what nobody will read."""
-        return self.connection.their_state in (h11.SEND_BODY, h11.ERROR)
+        return self._socket_cut or self.connection.their_state in (h11.SEND_BODY, h11.ERROR)
 
     async def handle(self, event: Event) -> None:
         """Bytes from the client, or its end."""
@@ -71,7 +74,7 @@ class Protocol(H11Protocol):
                 await self.stream.handle(streams.EndBody(STREAM_ID))
             elif isinstance(event, streams.Data):
                 await self.stream.handle(event)
-                if isinstance(self.stream, WSStream) and self.stream.closed:
+                if isinstance(self.stream, Socket) and self.stream.closed:
                     # It spoke before it was let in: refused by hypercorn, to be ended by us.
                     await self.send(Closed())
 
@@ -87,20 +90,20 @@ class Protocol(H11Protocol):
 
     async def _create_stream(self, request: h11.Request) -> None:
         headers = list(request.headers)
-        if is_websocket(request.method, headers):
-            if not opens_websocket(headers):
-                # hypercorn would answer it and never end the connection, or fail to read it.
-                await self._refuse(400)
-                return
-            # Compression over WebSocket lets 62 kB become 61 MB: it is never negotiated.
-            kept = [pair for pair in headers if pair[0] != b"sec-websocket-extensions"]
-            await super()._create_stream(
-                h11.Request(method=request.method, target=request.target, headers=kept)
-            )
+        wants_socket = is_websocket(request.method, headers)
+        if wants_socket and not opens_websocket(headers):
+            # hypercorn would answer it and never end the connection, or fail to read it.
+            await self._refuse(400)
             return
         ours = (self.app, self.config, self.context, self.task_group)
         theirs = (self.ssl, self.client, self.server)
-        self.stream = HTTPStream(*ours, *theirs, self.stream_send, STREAM_ID)
+        if wants_socket:
+            # Compression over WebSocket lets 62 kB become 61 MB: it is never negotiated.
+            headers = [pair for pair in headers if pair[0] != b"sec-websocket-extensions"]
+            self.stream = Socket(*ours, *theirs, self.stream_send, STREAM_ID)
+            self.connection = H11WSConnection(cast(h11.Connection, self.connection))
+        else:
+            self.stream = HTTPStream(*ours, *theirs, self.stream_send, STREAM_ID)
         await self.stream.handle(
             streams.Request(
                 stream_id=STREAM_ID,
@@ -122,6 +125,9 @@ class Protocol(H11Protocol):
             self._held = []
         elif isinstance(event, streams.StreamClosed):
             await self._let_go()
+            if isinstance(self.stream, Socket) and self.stream.closes_first:
+                # Closing at once what the client still sends to would tear the close frame away.
+                self._socket_cut = not self.config.house.stopping
         await super().stream_send(event)
         large = isinstance(event, streams.Body) and len(event.data) > PIECE_BYTES
         if large or isinstance(event, streams.EndBody):

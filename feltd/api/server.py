@@ -144,7 +144,8 @@ class HouseConfig(Config):
         self.h11_max_incomplete_size = HEAD_BYTES_MAX
         self.keep_alive_timeout = settings.keep_alive_ms / 1000
         self.ssl_handshake_timeout = settings.head_deadline_ms / 1000
-        self.websocket_ping_interval = 20
+        self.websocket_ping_interval = None  # hypercorn's takes a task; see websocket.py
+        self.ping_s = settings.ping_ms / 1000
         self.websocket_max_message_size = 1024 * 1024
         self._tls = listener.tls
         self._date = (0, b"")
@@ -203,7 +204,6 @@ class Connection(TCPServer):
                     self.reader, self.app, self.config, *about, self.protocol_send
                 )
                 await self._read_data()
-                tasks.end_pings()
         except OSError:
             pass
         except asyncio.CancelledError:
@@ -262,18 +262,6 @@ class _Tasks(TaskGroup):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection.loop)
         self._connection = connection
-        self._pings: list[asyncio.Task[None]] = []
-
-    def spawn(self, func: Any, *args: Any) -> None:
-        """Start the application, or the pings of a WebSocket, which nothing else would end."""
-        task = self._task_group.create_task(func(*args))
-        if func is not _handle:
-            self._pings.append(task)
-
-    def end_pings(self) -> None:
-        """The client is gone: nobody is left to be pinged."""
-        for task in self._pings:
-            task.cancel()
 
     async def spawn_app(self, app: Any, config: Any, scope: Any, send: Any) -> Any:
         """Start the application on one call."""

@@ -9,7 +9,7 @@ import click
 from feltd.api.listen import ListenProblem
 from feltd.cli.output import Examples, forget_stdout
 from feltd.cli.settings import load_settings, setting_options
-from feltd.config import Config, ConfigProblem, hooks
+from feltd.config import ConfigProblem, Loaded, hooks
 from feltd.daemon.logs import begin_log
 from feltd.daemon.place import HELD, no_database, take_lock
 from feltd.daemon.run import Daemon
@@ -32,13 +32,14 @@ def serve(config_file: Path | None, **flags: Any) -> int:
     Each setting is also an environment variable (FELTD_<NAME>) and a line of the TOML file. Once
     connections are taken, one line on stdout names the address; the log is JSON on stderr.
     """
-    config = load_settings(config_file, flags).config
+    loaded = load_settings(config_file, flags)
+    config = loaded.config
     begin_log()
     if not config.path.exists() and not config.path.is_symlink():
         raise no_database(config.path)
     try:
         with take_lock(config.path) as lock:
-            return asyncio.run(_serve(config, lock))
+            return asyncio.run(_serve(loaded, lock))
     except LockHeld as held:
         click.echo(f"error: {held}", err=True)
         return HELD
@@ -49,8 +50,10 @@ def serve(config_file: Path | None, **flags: Any) -> int:
         raise click.UsageError(str(problem)) from None
 
 
-async def _serve(config: Config, lock: DataLock) -> int:
-    return await Daemon(config, hooks(), lock).run(_tell)
+async def _serve(loaded: Loaded, lock: DataLock) -> int:
+    daemon = Daemon(loaded.config, hooks(), lock)
+    daemon.config_from = loaded.sources
+    return await daemon.run(_tell)
 
 
 def _tell(url: str) -> None:

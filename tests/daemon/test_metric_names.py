@@ -14,7 +14,7 @@ from tests.daemon.running import Daemon, Edge, create, people
 SYSTEMD = Path(__file__).parents[2] / "systemd"
 
 #: What monitoring outside the daemon is built on: none goes, none changes its name.
-PROMISED = """
+NAMES = """
 feltd_requests_total feltd_request_seconds feltd_requests_shed_total
 feltd_request_deadline_exceeded_total feltd_in_flight feltd_long_polls feltd_channels
 feltd_connections feltd_writer_wait_seconds feltd_writer_run_seconds feltd_writer_commit_seconds
@@ -25,7 +25,8 @@ feltd_outage_credit_ms_total feltd_trigger_lag_changes feltd_triggers_disabled
 feltd_operations_compacted_total feltd_log_rewritten_total feltd_wal_bytes feltd_database_bytes
 feltd_disk_free_bytes feltd_backup_age_seconds feltd_grants_expiring feltd_keys_expiring
 feltd_storage_clean feltd_clock_healthy
-""".split()
+"""
+PROMISED = NAMES.split()
 #: Beside them, for people who look for what holds connections open.
 BESIDE = ["feltd_streams"]
 LABELS = {

@@ -12,6 +12,7 @@ from typing import Any
 
 from feltd.api import (
     audit,
+    backups,
     changes,
     claims,
     compactions,
@@ -36,6 +37,7 @@ from feltd.api import (
     workers,
     workloads,
 )
+from feltd.api.backups import Backups
 from feltd.api.dispatch import RefusedPage
 from feltd.api.door import Door
 from feltd.api.forwarded import behind_proxy
@@ -81,6 +83,8 @@ class Context:
     #: How many connections are open, and how many of them are channels of workers.
     connections: Callable[[], int] = lambda: 0
     channels: Callable[[], int] = lambda: 0
+    #: What makes backups; the daemon's.
+    backups: Backups = field(init=False)
     #: Age of the newest verified backup, seconds; -1: there is none.
     backup_age_s: Callable[[], float] = lambda: -1.0
     #: The last lines of the log, and where each setting came from, for the diagnostics.
@@ -115,6 +119,7 @@ def routes(config: Config) -> tuple[Route, ...]:
         *changes.ROUTES,
         *consumers.ROUTES,
         *compactions.ROUTES,
+        *backups.ROUTES,
         *diagnostics.ROUTES,
     )
 

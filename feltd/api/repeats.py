@@ -43,16 +43,7 @@ async def submit_once(
 
     `public` and `again` are for answers that hold a secret; see identity/answers.Once.
     """
-    command = Once(
-        rule=rule,
-        ask=ask,
-        request_key=request_key(request),
-        route=f"{request.route.operation} {request.scope['path']}",
-        body_sha256=hashlib.sha256(request.body).hexdigest(),
-        status=request.route.status,
-        public=public,
-        again=again,
-    )
+    command = once_of(request, rule, ask, public=public, again=again)
 
     def run(tx: Tx, cmd: Once[R], now: Now) -> Answered[R]:
         return once(tx, cmd, now)
@@ -67,3 +58,24 @@ async def submit_once(
         deadline_ms=request.deadline_ms,
     )
     return done
+
+
+def once_of(
+    request: Request,
+    rule: Callable[[Tx, Ask[Any], Now], R],
+    ask: Ask[Any],
+    *,
+    public: Callable[[R], object] | None = None,
+    again: Callable[[Tx, Ask[Any], Now, Any], R] | None = None,
+) -> Once[R]:
+    """A call as a command that is done once, not yet submitted."""
+    return Once(
+        rule=rule,
+        ask=ask,
+        request_key=request_key(request),
+        route=f"{request.route.operation} {request.scope['path']}",
+        body_sha256=hashlib.sha256(request.body).hexdigest(),
+        status=request.route.status,
+        public=public,
+        again=again,
+    )

@@ -13,6 +13,7 @@ import structlog
 from feltd.api.health import DISK_FREE_BYTES_MIN, WAL_BYTES_MAX
 from feltd.api.metrics import free_bytes
 from feltd.clock import Now
+from feltd.daemon import backups
 from feltd.daemon.auditfile import AuditFile
 from feltd.daemon.place import ALONE
 from feltd.daemon.signing import Following
@@ -50,6 +51,7 @@ def table(daemon: "Daemon") -> tuple[Entry | Chore, ...]:
         *(one for one in rules(daemon.config) if not (alone and one.name in STARTING)),
         Chore("compact", daemon.config.compact_every_ms, daemon.compacting.begin),
         Chore("checkpoint", CHECKPOINT_EVERY_MS, chores.checkpoint),
+        Chore("backups", backups.LOOK_EVERY_MS, daemon.backups.look),
         Chore("probe", PROBE_EVERY_MS, chores.probe),
         Chore("note_key_use", NOTE_KEY_USE_EVERY_MS, chores.note_key_use),
         Chore("expiries", EXPIRIES_EVERY_MS, chores.expiries),

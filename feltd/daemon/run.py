@@ -30,6 +30,7 @@ from feltd.api.server import Server, ServerSettings
 from feltd.clock import Now
 from feltd.config import Config, Hooks
 from feltd.daemon import signing, start
+from feltd.daemon.backups import Backups
 from feltd.daemon.chores import table
 from feltd.daemon.compacting import Compacting
 from feltd.daemon.crash import CrashPoint
@@ -88,6 +89,7 @@ class Daemon:
     keeper: Keeper
     server: Server
     compacting: Compacting
+    backups: Backups
 
     def __init__(self, config: Config, hooks: Hooks, lock: DataLock) -> None:
         self.config = config
@@ -193,6 +195,8 @@ class Daemon:
         self.context.compactor = self.compacting = Compacting(
             config, self.writer, self.readers, self.metrics, self.stop
         )
+        self.backups = Backups(config, self.writer, self.health, self.stop)
+        self.context.backups, self.context.backup_age_s = self.backups, self.backups.age_s
         self.health.keeper = self.keeper = Keeper(
             table(self),
             lambda op, limit: self.writer.submit(op, limit, keep_alive=True),
@@ -264,6 +268,7 @@ class Daemon:
             task.cancel()
         if hasattr(self, "compacting"):
             await self.compacting.close()
+            await self.backups.close()
         found = None
         if self.writer.broken is None:
             try:

@@ -87,16 +87,12 @@ def once(tx: Tx, cmd: Once[R], now: Now) -> Answered[R]:
         answer = cmd.rule(tx, cmd.ask, now)
         return Answered(status=cmd.status, answer=answer, repeated=False)
     name = {"caller": cmd.ask.caller.key_id, "request_key": cmd.request_key}
-    kept = tx.row(KEPT, name)
-    if kept is not None and kept["at_ms"] + KEPT_MS > now.lease_ms:
-        if (kept["route"], kept["body_sha256"]) != (cmd.route, cmd.body_sha256):
-            raise Refused("REQUEST_INVALID", "this Idempotency-Key came with another request")
-        if cmd.again is None:
-            text = msgspec.Raw(kept["answer"].encode())
-            return Answered(status=kept["status"], answer=text, repeated=True)
-        answer = cmd.again(tx, cmd.ask, now, msgspec.json.decode(kept["answer"]))
+    first = kept(tx, cmd, now)
+    if first is not None and cmd.again is None:
+        return first
+    if first is not None and cmd.again is not None:
+        answer = cmd.again(tx, cmd.ask, now, msgspec.json.decode(first.answer))
     else:
-        kept = None
         answer = cmd.rule(tx, cmd.ask, now)
     public = answer if cmd.public is None else cmd.public(answer)
     tx.change(
@@ -110,7 +106,23 @@ def once(tx: Tx, cmd: Once[R], now: Now) -> Answered[R]:
             "at_ms": now.lease_ms,
         },
     )
-    return Answered(status=cmd.status, answer=answer, repeated=kept is not None)
+    return Answered(status=cmd.status, answer=answer, repeated=first is not None)
+
+
+def kept(tx: Tx, cmd: Once[R], now: Now) -> Answered[R] | None:
+    """The answer kept under a command's request key, None for none; nothing is done.
+
+    Refuses REQUEST_INVALID as `once` does.
+    """
+    if cmd.request_key is None:
+        return None
+    row = tx.row(KEPT, {"caller": cmd.ask.caller.key_id, "request_key": cmd.request_key})
+    if row is None or row["at_ms"] + KEPT_MS <= now.lease_ms:
+        return None
+    if (row["route"], row["body_sha256"]) != (cmd.route, cmd.body_sha256):
+        raise Refused("REQUEST_INVALID", "this Idempotency-Key came with another request")
+    text = msgspec.Raw(row["answer"].encode())
+    return Answered(status=row["status"], answer=text, repeated=True)
 
 
 def prune(tx: Tx, limit: int, now: Now) -> int:

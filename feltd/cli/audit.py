@@ -1,4 +1,4 @@
-"""`feltd audit`: who did what, in the order it was done; in a pipe also as a mirror of the chain."""
+"""`feltd audit`: who did what, in the order it was done; in a pipe also a mirror of the chain."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -6,7 +6,20 @@ text it shows: templates escape everything, and the browser runs nothing but the
 """
 
 from feltd.api.routes import Route
-from feltd.console import overview, static
+from feltd.console import (
+    dead,
+    docs,
+    grants,
+    history,
+    holds,
+    keys,
+    overview,
+    pools,
+    static,
+    triggers,
+    users,
+    workers,
+)
 from feltd.console.refused import refused_page
 
 __all__ = ["ROUTES", "refused_page"]
@@ -14,4 +27,14 @@ __all__ = ["ROUTES", "refused_page"]
 ROUTES: tuple[Route, ...] = (
     *static.ROUTES,
     *overview.ROUTES,
+    *dead.ROUTES,
+    *triggers.ROUTES,
+    *workers.ROUTES,
+    *pools.ROUTES,
+    *holds.ROUTES,
+    *history.ROUTES,
+    *keys.ROUTES,
+    *grants.ROUTES,
+    *users.ROUTES,
+    *docs.ROUTES,
 )

@@ -77,6 +77,11 @@ class Keyring:
         return f"Keyring(kid={self.kid!r}, keys={len(self._secrets)})"
 
     @property
+    def kids(self) -> tuple[str, ...]:
+        """The keys whose tokens are taken, the active one among them."""
+        return tuple(self._secrets)
+
+    @property
     def cursor_secret(self) -> bytes:
         """32 bytes for the MAC of list cursors; they outlive a restart, not a new active key."""
         return hmac.digest(self._secrets[self.kid], CURSORS, hashlib.sha256)

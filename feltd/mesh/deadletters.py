@@ -1,5 +1,8 @@
 """Dead letters grouped by what they died of: counted over an index, never the whole table."""
 
+from collections.abc import Iterator
+from itertools import islice
+
 from msgspec import Struct
 
 from feltd.clock import Now
@@ -15,6 +18,8 @@ COUNT_MAX = 10_000
 LOOK_ROWS_MAX = 60_000
 #: Kinds are a worker's words: somebody may have made up very many.
 KINDS_MAX = 200
+#: To tell a kind's definitions apart each row is read itself: so many take some 60 ms.
+DEFINITION_ROWS_MAX = 20_000
 
 NEXT_KIND = """
 SELECT w.failure_kind
@@ -50,6 +55,19 @@ SELECT count(*) AS looked,
          LIMIT :look_rows) AS d
 """
 
+OF_KIND_BY_DEFINITION = """
+SELECT d.definition_id, count(*) AS workloads, max(d.seq) AS newest_seq
+  FROM (SELECT w.seq, w.definition_id
+          FROM workloads w
+         WHERE w.tenant_id = :tenant_id
+           AND w.state = 'DEAD_LETTERED'
+           AND w.failure_kind = :failure_kind
+         ORDER BY w.seq DESC
+         LIMIT :look_rows) AS d
+ GROUP BY d.definition_id
+ ORDER BY d.definition_id
+"""
+
 NEWEST = """
 SELECT w.workload_id, w.definition_id, w.finished_at_ms, w.failure_message
   FROM workloads w
@@ -77,9 +95,7 @@ def by_kind(tx: Tx, ask: Ask[Grouping], now: Now) -> DeadLetters:
     newest: dict[str, int] = {}
     left = LOOK_ROWS_MAX
     for tenant_id in tenants or []:
-        after = ""
-        while (row := tx.row(NEXT_KIND, {"tenant_id": tenant_id, "after": after})) is not None:
-            after = row["failure_kind"]
+        for after in _kinds(tx, tenant_id):
             if left <= 0 or (after not in counts and len(counts) == KINDS_MAX):
                 capped = True
                 break
@@ -93,6 +109,46 @@ def by_kind(tx: Tx, ask: Ask[Grouping], now: Now) -> DeadLetters:
     items = [_kind(tx, kind, counts[kind], newest[kind]) for kind in counts]
     items.sort(key=lambda item: (-item.workloads, item.failure_kind))
     return DeadLetters(items, capped)
+
+
+def by_definition(tx: Tx, ask: Ask[Grouping], now: Now) -> DeadLetters:
+    """As `by_kind`, a group for each kind and definition; `newest_definition_id` is its own.
+
+    Looks at DEFINITION_ROWS_MAX rows in all, the newest of each kind. The application is not
+    looked at.
+    """
+    tenants = listing.tenants(tx, ask.caller, Filter(tenant_id=ask.body.tenant_id))
+    capped = tenants is None
+    counts: dict[tuple[str, str], int] = {}
+    newest: dict[tuple[str, str], int] = {}
+    left, groups = DEFINITION_ROWS_MAX, list[tuple[str, str]]()
+    for tenant_id in tenants or []:
+        kinds = list(islice(_kinds(tx, tenant_id), KINDS_MAX + 1))
+        capped = capped or len(kinds) > KINDS_MAX
+        groups += [(tenant_id, kind) for kind in kinds[:KINDS_MAX]]
+    for place, (tenant_id, kind) in enumerate(groups):
+        # Each has its share of what is left, so that a common death hides no rare one.
+        look_rows = max(left // (len(groups) - place), 1)
+        params = {"tenant_id": tenant_id, "failure_kind": kind, "look_rows": look_rows}
+        looked = 0
+        for row in tx.rows(OF_KIND_BY_DEFINITION, params):
+            group = (kind, row["definition_id"])
+            counts[group] = counts.get(group, 0) + row["workloads"]
+            newest[group] = max(newest.get(group, 0), row["newest_seq"])
+            looked += row["workloads"]
+        left -= looked
+        capped = capped or looked == look_rows
+    largest = sorted(counts, key=lambda group: (-counts[group], group))
+    items = [_kind(tx, group[0], counts[group], newest[group]) for group in largest[:KINDS_MAX]]
+    return DeadLetters(items, capped or len(largest) > KINDS_MAX)
+
+
+def _kinds(tx: Tx, tenant_id: str) -> Iterator[str]:
+    """The failure kinds of a tenant's dead letters, each found by a seek."""
+    after = ""
+    while (row := tx.row(NEXT_KIND, {"tenant_id": tenant_id, "after": after})) is not None:
+        after = row["failure_kind"]
+        yield after
 
 
 def _count(

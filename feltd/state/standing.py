@@ -13,7 +13,7 @@ from feltd.identity import principals
 from feltd.identity.pages import fill
 from feltd.model.base import Ask
 from feltd.model.page import Page, PageAsk
-from feltd.model.trigger import Disabled, Predicate, Trigger, TriggerStatus, Work
+from feltd.model.trigger import Disabled, Predicate, Trigger, TriggerKind, TriggerStatus, Work
 from feltd.state import mapping
 from feltd.store.tx import Row, Tx
 
@@ -91,15 +91,16 @@ def get(tx: Tx, ask: Ask[OnTrigger], now: Now) -> Trigger:
     return shown(known(tx, ask.body.tenant_id, ask.id))
 
 
-def page(tx: Tx, ask: Ask[PageAsk], now: Now) -> Page[Trigger]:
-    """Triggers of the caller's tenants, newest first."""
+def page(tx: Tx, ask: Ask[PageAsk], now: Now, kind: TriggerKind | None = None) -> Page[Trigger]:
+    """Triggers of the caller's tenants, newest first; with `kind` those of one kind."""
     tenant_id = _tenant(ask.caller.tenants, ask.body.tenant_id)
 
     def read(place: dict[str, object]) -> list[Row]:
         return tx.rows(PAGE, {**place, "tenant_id": tenant_id})
 
     def keep(row: Row) -> Trigger | None:
-        return shown(row) if ask.caller.may_see(row["tenant_id"]) else None
+        mine = ask.caller.may_see(row["tenant_id"]) and kind in (None, row["kind"])
+        return shown(row) if mine else None
 
     return fill(read, keep, ask.body, "created_at_ms", "place")
 

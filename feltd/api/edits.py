@@ -15,7 +15,7 @@ from feltd.api.routes import Route
 from feltd.api.wire import invalid
 from feltd.mesh import bulk, deadletters
 from feltd.mesh import edit as editing
-from feltd.model.base import Ask, Name
+from feltd.model.base import Ask, Caller, Name
 from feltd.model.editing import (
     CHUNK_ROWS,
     REMAINING_MAX,
@@ -26,6 +26,7 @@ from feltd.model.editing import (
     Edit,
 )
 from feltd.model.workload import Filter, Workload
+from feltd.store.readers import Readers
 
 INVALID = "WORKLOAD_INVALID"
 #: Slices of one search, 20,000 rows each: some 4 s of a reader where next to nothing matches.
@@ -57,7 +58,7 @@ async def change_workloads(request: Request) -> Reply:
             detail = "is required to reprioritise" if needed else "means nothing to a cancel"
             raise invalid(INVALID, "/priority", detail)
     plan = bulk.Plan(body.action, _filter(request, body.filter), body.priority)
-    found = await _search(request, plan, 0 if body.dry_run else CHUNK_ROWS)
+    found = await search(request, plan, 0 if body.dry_run else CHUNK_ROWS)
     if body.dry_run:
         counted = min(found.count, REMAINING_MAX)
         return reply(200, BulkAnswer(changed=0, remaining=counted, matched=counted))
@@ -75,19 +76,23 @@ async def list_dead_letters(request: Request) -> Reply:
     return reply(200, await request.app.readers.read(deadletters.by_kind, ask))
 
 
-async def _search(request: Request, plan: bulk.Plan, wanted: int) -> bulk.Found:
+async def search(request: Request, plan: bulk.Plan, wanted: int) -> bulk.Found:
+    """What still needs the change of a call; see `seek`."""
+    return await seek(request.app.readers, request.caller, plan, wanted)
+
+
+async def seek(readers: Readers, caller: Caller, plan: bulk.Plan, wanted: int) -> bulk.Found:
     """What still needs the change: `wanted` ids, and how many in all, as far as they count."""
     ids: list[str] = []
     counted, before = 0, None
     for _ in range(SLICES_MAX):
-        search = bulk.Search(
+        stretch = bulk.Search(
             plan,
             wanted=wanted if plan.action == "requeue" else wanted - len(ids),
             count=REMAINING_MAX + len(ids) - counted,
             before=before,
         )
-        ask = Ask(caller=request.caller, body=search)
-        found: bulk.Found = await request.app.readers.read(bulk.find, ask)
+        found = await readers.read(bulk.find, Ask(caller=caller, body=stretch))
         ids = bulk.kept(plan, ids, found.workload_ids, wanted)
         counted += found.count
         before = found.before

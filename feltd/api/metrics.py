@@ -84,6 +84,8 @@ class Metrics:
         self.event_seq = 0
         #: Told of each keep-alive call that was shed: the writer counts it as not heard.
         self.on_shed_keep_alive: Callable[[], None] = lambda: None
+        #: Told of each fenced write that was refused: somebody may be watching for it.
+        self.on_fence_refused: Callable[[], None] = lambda: None
         self._looked_s = float("-inf")
         self._context: Any = None
         self._registry = CollectorRegistry(auto_describe=False)
@@ -137,6 +139,7 @@ class Metrics:
     def fence_refused(self, code: str) -> None:
         """A fenced write was refused; an exchange tells it for each of its items."""
         self.fence_refusals[code] = self.fence_refusals.get(code, 0) + 1
+        self.on_fence_refused()
 
     async def look(self) -> None:
         """Count the rows again when the last look is too old; a failing storage shows old ones."""

@@ -5,7 +5,7 @@ frame and no connection but the daemon's own) on everything it writes.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
@@ -14,10 +14,13 @@ import msgspec
 from jinja2.nodes import Block
 
 import feltd
-from feltd.api import wire
+from feltd.api import cookies, wire
+from feltd.api.door import WHOLE_DAEMON
 from feltd.api.request import Reply, Request
 from feltd.console import nav, static, words
 from feltd.errors import Refused
+from feltd.identity import roles
+from feltd.identity.roles import EVERY
 from feltd.model.base import Caller, Name
 
 S = TypeVar("S")
@@ -50,12 +53,12 @@ def page(request: Request, name: str, *, status: int = 200, **values: Any) -> Re
     """
     values = _globals(request) | values
     extra: list[tuple[bytes, bytes]] = []
-    part = _part(request)
-    said = cookie(request, SAID) if part is None else None
+    wanted = part(request)
+    said = cookie(request, SAID) if wanted is None else None
     if said:
         values["said"] = unquote(said)[:SAID_CHARS_MAX]
         extra.append((b"set-cookie", _said_cookie(request, "", 0)))
-    body = _written(name, values, part)
+    body = _written(name, values, wanted)
     return Reply(status, body, [*HEADERS, (b"content-length", b"%d" % len(body)), *extra])
 
 
@@ -111,6 +114,20 @@ def tenant_filter(request: Request) -> str | None:
     return text
 
 
+def may(caller: Caller, scope: str, tenant_id: str | None = None) -> bool:
+    """Whether a caller may do what a scope stands for, in a tenant, or (None) in any of his.
+
+    For what a page offers; whether he may is found out where he does it.
+    """
+    if caller.roles is None:
+        return caller.holds(scope) and (tenant_id is None or caller.may_see(tenant_id))
+    if scope in WHOLE_DAEMON:
+        tenants = [EVERY]
+    else:
+        tenants = list(caller.roles) if tenant_id is None else [tenant_id]
+    return any(scope in roles.scopes_in(caller.roles, one) for one in tenants)
+
+
 def cookie(request: Request, name: str) -> str | None:
     """The value of a cookie of the call."""
     wanted = name + "="
@@ -148,7 +165,8 @@ def _filled(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(field, text) for field, text in pairs if text and field not in (FORM_TOKEN, PART)]
 
 
-def _part(request: Request) -> str | None:
+def part(request: Request) -> str | None:
+    """The one block of the page that is asked for; None: the whole page."""
     named = [text for field, text in wire.query_pairs(request.query_string) if field == PART]
     return named[-1] if named else None
 
@@ -156,7 +174,7 @@ def _part(request: Request) -> str | None:
 #: What a template sees where nobody is known.
 _STRANGER: dict[str, Any] = {
     "caller": None,
-    "may": lambda scope: False,
+    "may": lambda scope, tenant_id=None: False,
     "form_token": "",
     "path": "",
     "query": [],
@@ -173,7 +191,11 @@ def _globals(request: Request) -> dict[str, Any]:
     caller: Caller | None = request.caller
     path = _path(request)
     kept = _filled(wire.query_pairs(request.query_string))
-    known = {} if caller is None else {"caller": caller, "may": caller.holds}
+    known: dict[str, Any] = {}
+    if caller is not None:
+        known = {"caller": caller, "may": partial(may, caller)}
+        if caller.session_id is not None:
+            known["form_token"] = cookies.form_token(request.app.keyring, caller.session_id)
     return (
         _STRANGER
         | known
@@ -202,7 +224,7 @@ def _places(caller: Caller | None, path: str) -> list[tuple[str, list[tuple[nav.
     groups = []
     for heading, places in nav.PLACES:
         shown = [
-            (place, nav.lies_under(path, place)) for place in places if caller.holds(place.scope)
+            (place, nav.lies_under(path, place)) for place in places if may(caller, place.scope)
         ]
         if shown:
             groups.append((heading, shown))

@@ -1,15 +1,108 @@
-"""The overview: what is ready, running, retrying, dead; what waits longest; how the house is."""
+"""The overview: what is ready, running, retrying, dead; what waits longest; how the house is.
 
+Who sees all tenants also sees the daemon's own numbers: rates, latencies, sheds, fence refusals,
+the files. Everybody else sees the work of his tenants, counted as far as counting is cheap.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from feltd.api.metrics import free_bytes
 from feltd.api.request import Reply, Request
 from feltd.api.routes import Route
-from feltd.console import frame
+from feltd.console import asked, frame
+from feltd.mesh import backlog, pulse
+from feltd.mesh.states import LIVE_STATES
+from feltd.model.base import Caller
+from feltd.model.why import BacklogAsk
+
+#: Kinds of work that are shown as waiting longest.
+WAITING_SHOWN = 5
+EVERYBODY = "*"
+
+
+class _Looking:
+    """Looks that nobody waits for; the loop alone would let go of them."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, look: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(look)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+_LOOKING = _Looking()
 
 
 async def overview(request: Request) -> Reply:
     """GET /console."""
+    caller: Caller = request.caller
+    whole = EVERYBODY in caller.tenants and caller.holds("metrics:read")
+    values: dict[str, Any] = {"whole": whole, "health": request.app.health.look()}
+    part = frame.part(request)
+    if part in (None, "counts"):
+        values["counts"] = await _counts(request, caller)
+    if part in (None, "waiting"):
+        oldest = await asked.read(request, backlog.page, BacklogAsk(limit=WAITING_SHOWN))
+        values["oldest"] = [kind for kind in oldest.items if kind.ready or kind.blocked]
+        values["left_out"] = oldest.left_out
+    if whole:
+        values |= _house(request)
+    return frame.page(request, "overview", **values)
+
+
+async def _counts(request: Request, caller: Caller) -> dict[str, Any]:
+    """Ready, running, retrying, pending, dead; `limit` is where counting stopped, None: nowhere."""
+    if EVERYBODY in caller.tenants:
+        looked = await _looked(request)
+        states = {} if looked is None else looked.workloads
+        again = await asked.read(request, pulse.retrying, EVERYBODY)
+        limit = None
+    else:
+        found = await asked.read(request, pulse.tally, caller.tenants)
+        states, again, limit = found.states, found.retrying, found.limit
+    return {
+        "ready": max(states.get("READY", 0) - again, 0),
+        "running": sum(states.get(state, 0) for state in LIVE_STATES),
+        "retrying": again,
+        "pending": states.get("PENDING", 0),
+        "dead": states.get("DEAD_LETTERED", 0),
+        "limit": limit,
+    }
+
+
+async def _looked(request: Request) -> Any:
+    """The last look of the metrics; a page waits for the first one alone."""
+    metrics = request.app.metrics
+    if metrics.looked is None:
+        await metrics.look()
+    else:
+        # On a million rows a look takes some 100 ms: the next refresh shows it.
+        _LOOKING.begin(metrics.look())
+    return metrics.looked
+
+
+def _house(request: Request) -> dict[str, Any]:
     app = request.app
-    await app.metrics.look()
-    return frame.page(request, "overview", health=app.health.look(), looked=app.metrics.looked)
+    path = app.config.path
+    looked = app.metrics.looked
+    return {
+        "refusals": sorted(app.metrics.fence_refusals.items()),
+        "sheds": sorted(app.metrics.sheds.items()),
+        "wal_bytes": app.writer.wal_bytes,
+        "database_bytes": path.stat().st_size,
+        "free_bytes": free_bytes(path),
+        "backup_age_s": app.backup_age_s(),
+        "grants_expiring": 0 if looked is None else looked.grants_expiring,
+        "keys_expiring": 0 if looked is None else looked.keys_expiring,
+        "workers": {} if looked is None else looked.workers,
+        "streams": app.streams.open,
+        "connections": app.connections(),
+        "sampled": app.samples.newest(),
+    }
 
 
 ROUTES = (

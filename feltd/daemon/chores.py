@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from feltd.api import samples
 from feltd.api.health import DISK_FREE_BYTES_MIN, WAL_BYTES_MAX
 from feltd.api.metrics import free_bytes
 from feltd.clock import Now
@@ -55,6 +56,7 @@ def table(daemon: "Daemon") -> tuple[Entry | Chore, ...]:
         Chore("probe", PROBE_EVERY_MS, chores.probe),
         Chore("note_key_use", NOTE_KEY_USE_EVERY_MS, chores.note_key_use),
         Chore("expiries", EXPIRIES_EVERY_MS, chores.expiries),
+        Chore("samples", samples.EVERY_MS, daemon.context.samples.take),
         Chore("check_foreign_writes", 0, chores.check_foreign_writes),
         Chore("lock", 0, chores.lock),
         Chore("signing_keys", 0, chores.signing_keys),

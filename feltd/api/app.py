@@ -12,6 +12,7 @@ from typing import Any
 
 from feltd.api import (
     audit,
+    auth,
     backups,
     changes,
     claims,
@@ -33,6 +34,7 @@ from feltd.api import (
     reference,
     transactions,
     triggers,
+    users,
     why,
     workers,
     workloads,
@@ -43,6 +45,7 @@ from feltd.api.door import Door
 from feltd.api.forwarded import behind_proxy
 from feltd.api.health import Health, Shared
 from feltd.api.metrics import Metrics
+from feltd.api.passwords import Passwords
 from feltd.api.polls import Polls
 from feltd.api.routes import Route
 from feltd.api.stack import Stack, StackSettings, build
@@ -50,6 +53,7 @@ from feltd.api.stream import Streams
 from feltd.clock import LeaseClock
 from feltd.config import Config
 from feltd.identity.keyring import Keyring
+from feltd.identity.throttle import Throttle
 from feltd.model.diagnostics import Diagnostics
 from feltd.store.probe import Probe
 from feltd.store.readers import Readers
@@ -74,6 +78,9 @@ class Context:
     probe: Probe
     readiness: Shared[Row]
     schema_version: int
+    #: What people's passwords are compared in, and who has to wait before he tries another.
+    passwords: Passwords = field(default_factory=Passwords)
+    throttle: Throttle = field(default_factory=Throttle)
     stack: Stack = field(init=False)
     streams: Streams = field(init=False)
     event_pages: events.Pages = field(init=False)
@@ -100,6 +107,8 @@ def routes(config: Config) -> tuple[Route, ...]:
         *metrics.routes(config.metrics_open),
         *reference.ROUTES,
         *keys.ROUTES,
+        *auth.ROUTES,
+        *users.ROUTES,
         *grants.ROUTES,
         *workers.ROUTES,
         *pools.ROUTES,

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from feltd.api import problems, wire
+from feltd.api import cookies, problems, wire
 from feltd.api.admission import Admission
 from feltd.api.bodies import Bodies, check_form, check_media_type
 from feltd.api.gate import PAGE, App, Head
@@ -131,6 +131,8 @@ class Dispatch:
             )
             if route.body is None and not route.page:
                 wire.decode(request.body, wire.Members, route.invalid_code)
+        if request.by_cookie is not None:
+            cookies.refuse_unmeant(request, request.by_cookie)
         if route.admission == "keep_alive" or route.admission == "ordinary":
             request.permit = self._admission.take(
                 keep_alive=route.keep_alive, tenant=request.tenant

@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from feltd.api import cookies
 from feltd.api.request import Request
 from feltd.api.routes import Route
 from feltd.api.wire import invalid, query_pairs
 from feltd.clock import wall_ms
 from feltd.config import Config
 from feltd.errors import Refused
-from feltd.identity import bearer
+from feltd.identity import bearer, roles
 from feltd.identity.principals import LOCAL, NO_KEY, OPEN, OPEN_TENANT, ended, require_scope
 from feltd.identity.standing import MINUTE_MS, Standing, standings
 from feltd.model.base import Caller, Name
@@ -36,6 +37,8 @@ USED_MAX = 500
 SCHEME = "bearer "
 #: What these open belongs to no tenant and tells of all of them.
 WHOLE_DAEMON = frozenset({"audit:read", "backup:admin", "daemon:operate", "metrics:read"})
+#: What the rules of these routes ask of people; anybody's own work is also a creator's.
+ASKED_OF_PEOPLE = {"cancel": "workloads:operate", "cancel_group": "workloads:operate"}
 
 HEADER_CHARS = len(SCHEME) + bearer.BEARER_CHARS
 #: Where the id stands in the header. What matches a digest has the shape of a key as well.
@@ -84,7 +87,8 @@ class Door:
     async def authenticate(self, request: Request) -> None:
         """Set `request.caller`, or refuse UNAUTHENTICATED or FORBIDDEN. See `allow`.
 
-        Without a bearer the local socket lets the operator in; under --no-auth everybody is.
+        Without a bearer the local socket lets the operator in, elsewhere a session's cookie its
+        user; under --no-auth everybody is in. A session is narrowed to what the route needs.
         """
         if self._no_auth:
             caller = OPEN
@@ -93,7 +97,14 @@ class Door:
             if text is None and request.local:
                 caller = LOCAL
             else:
-                caller = await self.caller(text)
+                if text is None and (session := cookies.session_of(request)) is not None:
+                    caller = await self.caller(SCHEME + session)
+                    cookies.refuse_foreign(request)
+                    request.by_cookie = caller.session_id
+                else:
+                    caller = await self.caller(text)
+                if caller.session_id is not None:
+                    caller = narrowed(request, caller)
         allow(request.route, caller, request.path_params)
         request.caller = caller
 
@@ -119,11 +130,11 @@ class Door:
         at_ms = self._clock_ms()
         if known.until_ms <= at_ms and (why := known.ending(at_ms)) is not None:
             raise ended(why)
-        if self._namespace not in known.namespaces:
+        if known.namespaces is not None and self._namespace not in known.namespaces:
             raise Refused("UNAUTHENTICATED", "the key does not list this daemon's namespace")
         minute = at_ms // MINUTE_MS
         if minute > known.used_minute:
-            known.used_minute = minute
+            known.used(minute)
             self._used[key_id] = minute * MINUTE_MS
         return known.caller
 
@@ -178,6 +189,17 @@ class Door:
             self._known = found
         else:
             self._known.update(found)
+
+
+def narrowed(request: Request, caller: Caller) -> Caller:
+    """A session's caller as he is for this call: see identity/roles.narrow.
+
+    What is the whole daemon's is not narrowed to a tenant that a probe adds to its URL.
+    """
+    route = request.route
+    scope = ASKED_OF_PEOPLE.get(route.operation, route.scope)
+    named = None if scope in WHOLE_DAEMON else next(iter(_named(request, None).values()), None)
+    return roles.narrow(caller, scope, named)
 
 
 def allow(route: Route, caller: Caller, path_params: dict[str, str]) -> None:

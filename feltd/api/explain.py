@@ -108,6 +108,14 @@ EXPLANATIONS: dict[str, Explanation] = {
         "The id was never made here or belongs to another tenant.",
         "List the keys.",
     ),
+    "USER_NOT_FOUND": Explanation(
+        "The name was never a user here, or he has roles in other tenants alone.",
+        "List the users.",
+    ),
+    "USER_EXISTS": Explanation(
+        "A user has the name, be it in other case or disabled; names are never given twice.",
+        "List the users: your first call may have made him. Else take another name.",
+    ),
     "HOLD_NOT_FOUND": Explanation(
         "The id was never a hold here, or the hold is of another tenant.",
         "Look for its id with GET /v1/holds; one that has ended needs no lifting.",
@@ -216,6 +224,11 @@ EXPLANATIONS: dict[str, Explanation] = {
     "QUOTA_EXCEEDED": Explanation(
         "`quota` names what is bounded, `limit` how many there may be, `used` how many there are.",
         "Use fewer, or wait until old ones are pruned.",
+    ),
+    "LOGIN_THROTTLED": Explanation(
+        "Too many wrong passwords for the name or from the address, or too many logins of one "
+        "user; each further one doubles the wait, up to five minutes.",
+        "Wait until `eligible_at_ms`, or as Retry-After says. Keep a session: it is good for 12 h.",
     ),
     "REQUEST_TIMEOUT": Explanation(
         "The whole body must arrive within the body deadline.",

@@ -217,6 +217,7 @@ class Request:
         "_watcher",
         "app",
         "body",
+        "by_cookie",
         "caller",
         "deadline_ms",
         "path_params",
@@ -248,6 +249,8 @@ class Request:
         self.app = app
         #: Who asks: set by the door before the body is read, None on open routes.
         self.caller: Any = None
+        #: The session that a cookie brought, where nothing else said who asks. See api/cookies.
+        self.by_cookie: str | None = None
         self.body = b""
         self.request_id: str = scope.get("feltd.request_id", "")
         #: What a handler gives to `writer.submit(deadline_ms=…)`; time at work only.

@@ -81,6 +81,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str | None, Meta(description="append each audit row to this file, one JSON a line")
     ] = None
     metrics_open: Annotated[bool, Meta(description="/metrics without a key")] = False
+    open_signup: Annotated[
+        bool, Meta(description="people may make themselves users; they have no role until given")
+    ] = False
     hold_claims: Annotated[
         bool, Meta(description="start with everybody's work held, until the hold is deleted")
     ] = False

@@ -1,4 +1,4 @@
-"""The text of a key: `felt_<kind>_<id>_<secret><crc>`, 69 characters of one word.
+"""The text of a key or session: `felt_<kind>_<id>_<secret><crc>`, 69 characters of one word.
 
 The prefix lets scanners find a leaked one, the CRC32 throws away what was never a key before any
 hash is made, and the id finds the row. Only the SHA-256 of the whole text is ever stored. Nothing
@@ -9,8 +9,10 @@ import hashlib
 import zlib
 from typing import Literal
 
-#: service, agent, worker.
-Kind = Literal["s", "a", "w"]
+#: service, agent, human session, worker.
+Kind = Literal["s", "a", "h", "w"]
+#: The kind of a session, which is no key: see identity/sessions.py.
+SESSION: Literal["h"] = "h"
 
 #: Whom a key of a subject type belongs to.
 KINDS: dict[str, Kind] = {
@@ -50,7 +52,7 @@ def parse(text: str) -> str | None:
     """
     if len(text) != BEARER_CHARS or not text.isascii() or not text.startswith("felt_"):
         return None
-    if text[5] not in "saw" or text[6] != "_" or text[19] != "_":
+    if text[5] not in "sahw" or text[6] != "_" or text[19] != "_":
         return None
     if not (text[7:19].isalnum() and text[20:].isalnum()):
         return None

@@ -207,7 +207,7 @@ def note_used(tx: Tx, used: Iterable[tuple[str, int]], now: Now) -> None:
 def me(tx: Tx, ask: Ask[None], now: Now) -> Me:
     """Who the caller is, and what the grant allows that his key is bound to."""
     caller = ask.caller
-    row = None if caller.local else keyrows.read(tx, caller.key_id)
+    row = keyrows.read(tx, caller.own_key) if caller.own_key else None
     if row is None:
         principal = Principal(
             key_id=caller.key_id,
@@ -215,6 +215,7 @@ def me(tx: Tx, ask: Ask[None], now: Now) -> Me:
             subject_type=caller.subject.kind,
             tenants=caller.tenants,
             identity_id=caller.subject.id,
+            session_id=caller.session_id,
         )
     else:
         principal = principal_of(row)
@@ -224,6 +225,7 @@ def me(tx: Tx, ask: Ask[None], now: Now) -> Me:
         subject=caller.subject,
         worker_id=caller.worker_id,
         incarnation=caller.incarnation,
+        roles=caller.roles,
         grant=None
         if grant is None
         else BoundGrant(
@@ -239,10 +241,10 @@ def me(tx: Tx, ask: Ask[None], now: Now) -> Me:
 
 
 def _authorized(tx: Tx, caller: Caller, now: Now) -> Row | None:
-    """The caller's own row after he was confirmed; None for a local caller, who is not bounded."""
+    """The caller's own row after he was confirmed; None where no key bounds: locally, a session."""
     confirm(tx, caller, now)
     require_scope(caller, SCOPE)
-    return None if caller.local else keyrows.read(tx, caller.key_id)
+    return keyrows.read(tx, caller.own_key) if caller.own_key else None
 
 
 def _found(tx: Tx, caller: Caller, key_id: str) -> Row:
@@ -304,7 +306,7 @@ def _draft_of_worker(tx: Tx, caller: Caller, body: CreateKey) -> Draft:
         identity_id=body.worker_id,
         worker_id=body.worker_id,
         grant_id=body.grant_id,
-        obtained_by=caller.key_id or None,
+        obtained_by=caller.own_key or None,
         expires_at_ms=body.expires_at_ms,
     )
 

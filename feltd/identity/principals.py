@@ -11,6 +11,7 @@ import msgspec
 
 from feltd.clock import Now
 from feltd.errors import TABLE, Refused
+from feltd.identity import roles
 from feltd.model.base import Caller, Subject, SubjectKind
 from feltd.model.key import Principal
 from feltd.store.tx import Row, Tx
@@ -22,6 +23,16 @@ SELECT k.revoked_at_ms, k.revoked_reason, k.expires_at_ms, k.subject_type, k.inc
   LEFT JOIN workers w ON w.worker_id = k.worker_id
   LEFT JOIN grants g ON g.grant_id = k.grant_id
  WHERE k.key_id = :key_id
+"""
+
+SESSION = """
+SELECT s.expires_at_ms, s.last_used_at_ms, u.roles,
+       CASE WHEN u.disabled_at_ms IS NULL THEN s.ended_reason
+            ELSE coalesce(s.ended_reason, 'user_disabled')
+       END AS ended_reason
+  FROM sessions s
+  JOIN users u ON u.name = s.user_name
+ WHERE s.session_id = :session_id
 """
 
 KIND_OF: dict[str, SubjectKind] = {
@@ -58,7 +69,17 @@ ENDINGS = {
     "revoked": ("revoked", "the key was revoked"),
     "rotated": ("revoked", "the key was replaced by another"),
     "grant_ended": ("grant_ended", "the grant behind the key was revoked"),
+    # Of a session, by sessions.ended_reason.
+    "logout": ("revoked", "the session was logged out"),
+    "password_changed": ("revoked", "the password of the session's user was changed"),
+    "user_disabled": ("revoked", "the session's user was disabled"),
+    "replaced": ("revoked", "newer sessions of the user took the session's place"),
 }
+
+#: A session that nobody uses for so long ends; when it was used is known to the minute.
+IDLE_MS = 3_600_000 + 60_000
+#: The row of a session learns this much later that it was used; the door knows at once.
+NOTED_LATER_MS = 300_000
 
 
 class Ending(NamedTuple):
@@ -125,6 +146,19 @@ def ending(
     return None
 
 
+def session_ending(
+    ended_reason: str | None, expires_at_ms: int, last_used_at_ms: int, wall_ms: int
+) -> Ending | None:
+    """Why a session has ended by `wall_ms`, None while it is good."""
+    if ended_reason is not None:
+        return Ending(*ENDINGS[ended_reason])
+    if expires_at_ms <= wall_ms:
+        return Ending("expired", "the session has expired")
+    if last_used_at_ms + IDLE_MS <= wall_ms:
+        return Ending("expired", "nobody used the session for an hour")
+    return None
+
+
 def ended(why: Ending) -> Refused:
     """The refusal of a bearer whose secret is right but whose key has ended."""
     return Refused(
@@ -136,9 +170,14 @@ def confirm(tx: Tx, caller: Caller, now: Now) -> None:
     """Refuse UNAUTHENTICATED, with reasons, unless the caller's key is good in this transaction.
 
     Good: neither revoked nor expired by wall time; a worker's key also needs its incarnation to
-    be the current one and its grant chain to live. Local callers have no key and pass.
+    be the current one and its grant chain to live. A session: not ended, its user enabled and
+    still with the roles that were read at the door; FORBIDDEN where those have shrunk since.
+    Local callers have no key and pass.
     """
     if caller.local:
+        return
+    if caller.session_id is not None:
+        _confirm_session(tx, caller, now)
         return
     row = tx.row(STANDING, {"key_id": caller.key_id})
     if row is None:
@@ -158,6 +197,18 @@ def confirm(tx: Tx, caller: Caller, now: Now) -> None:
             why = Ending(*ENDINGS["grant_ended"])
     if why is not None:
         raise ended(why)
+
+
+def _confirm_session(tx: Tx, caller: Caller, now: Now) -> None:
+    row = tx.row(SESSION, {"session_id": caller.session_id})
+    if row is None:
+        raise Refused("UNAUTHENTICATED", NO_KEY)
+    used_ms = row["last_used_at_ms"] + NOTED_LATER_MS
+    why = session_ending(row["ended_reason"], row["expires_at_ms"], used_ms, now.wall_ms)
+    if why is not None:
+        raise ended(why)
+    if not roles.covers(roles.read(row["roles"]), caller):
+        raise Refused("FORBIDDEN", "the roles of the session's user have just been changed")
 
 
 def require_scope(caller: Caller, scope: str) -> None:

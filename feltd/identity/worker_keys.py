@@ -50,7 +50,7 @@ def issue_worker_key(
     revoke_keys_of_worker(tx, now, worker_id, incarnation)
     issued = [row["key_id"] for row in tx.rows(ISSUED, {"worker_id": worker_id})]
     endings.end(tx, now, issued, "revoked")
-    own = None if caller.local else keyrows.read(tx, caller.key_id)
+    own = keyrows.read(tx, caller.own_key) if caller.own_key else None
     draft = keyrows.Draft(
         name=worker_id,
         scopes=(),
@@ -61,7 +61,7 @@ def issue_worker_key(
         worker_id=worker_id,
         incarnation=incarnation,
         grant_id=grant_id,
-        obtained_by=caller.key_id or None,
+        obtained_by=caller.own_key or None,
         expires_at_ms=own["expires_at_ms"] if own is not None else None,
     )
     _, secret = keyrows.insert(tx, now, draft, fresh=fresh, created_by=str(caller.subject))

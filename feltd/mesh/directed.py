@@ -183,7 +183,7 @@ def _give(
     params = {
         "worker_id": worker_id,
         "request_id": None,
-        "key_id": ask.caller.key_id,
+        "key_id": ask.caller.own_key,
         "wall_ms": now.wall_ms,
     }
     row = tx.row(claims.PULLER, params)

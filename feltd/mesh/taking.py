@@ -144,7 +144,7 @@ def take(tx: Tx, now: Now, taking: Taking) -> Claim | None:
         "expires_at_ms": expires_at_ms,
         "gate_generation": worker["gate_generation"],
         "how": taking.how,
-        "key_id": taking.caller.key_id,
+        "key_id": taking.caller.own_key,
         "request_id": taking.request_id,
         "affinity": taking.affinity,
         "assigned": int(taking.assigned),

@@ -96,7 +96,7 @@ class Caller(Struct, frozen=True):
 
     @property
     def own_key(self) -> str:
-        """The id of the row of `keys` behind the call; '' where there is none: locally, a session."""
+        """The id of the row of `keys` behind the call; '' locally and for a session."""
         return "" if self.session_id is not None else self.key_id
 
     def may_see(self, tenant_id: str) -> bool:

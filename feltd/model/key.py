@@ -116,6 +116,7 @@ class Principal(Struct, frozen=True, kw_only=True, omit_defaults=True):
     subject_type: str
     tenants: tuple[str, ...] = ()
     identity_id: str | None = None
+    session_id: str | None = None
 
 
 class BoundGrant(Struct, frozen=True, kw_only=True):
@@ -137,4 +138,6 @@ class Me(Struct, frozen=True, kw_only=True, omit_defaults=True):
     subject: Subject
     worker_id: str | None = None
     incarnation: int | None = None
+    #: A person's: {tenant: role}.
+    roles: dict[str, str] | None = None
     grant: BoundGrant | None = None

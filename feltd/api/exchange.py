@@ -4,6 +4,7 @@ What keeps leases alive is taken in at any load; only the claim part is shed. It
 before any wait; work that comes later is claimed in a transaction of its own.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from feltd.mesh import exchange as rules
 from feltd.mesh.claims import Post
 from feltd.mesh.exchange import Exchanging
 from feltd.model.base import Ask
+from feltd.model.channel import Credit
 from feltd.model.claim import EXCHANGE_ITEMS_MAX, Pull, Pulled, Reason
 from feltd.model.exchange import Exchange, ExchangeAnswer
 
@@ -27,37 +29,65 @@ GIVEN = Reason("ASSIGNED", "work was given to this worker")
 
 async def exchange(request: Request) -> Reply:
     """POST /v1/workers/{id}/exchange."""
-    body = request.decode(Exchange)
+    _, answer = await perform(request, request.decode(Exchange))
+    return reply(200, answer)
+
+
+async def perform(
+    request: Request,
+    body: Exchange,
+    credit: Credit | None = None,
+    committed: Callable[[], object] = lambda: None,
+) -> tuple[Post, ExchangeAnswer]:
+    """One exchange, over HTTP or a channel: where its worker stands, and the answer.
+
+    `credit` is the claim part of one that has an order which stands in its place. `committed` is
+    called once its items are on disk, before any wait.
+    """
     items = sum(len(getattr(body, op)) for op in rules.VERBS)
     if items > EXCHANGE_ITEMS_MAX:
         detail = f"{items} items, at most {EXCHANGE_ITEMS_MAX} are allowed"
         raise wire.invalid(INVALID, "", detail)
-    keep_alive = items > 0 or body.heartbeat is not None
+    keep_alive = keeps_alive(body)
     may_claim = not (keep_alive and request.crowded)
     request.admit(keep_alive=keep_alive)
     worker_id = request.path_params["id"]
     ask = Ask(
         caller=request.caller,
-        body=_checked(body, may_claim),
+        body=_checked(body, may_claim, credit),
         id=worker_id,
         limits=request.app.config,
     )
     wanted = body.claim
     if wanted is None or not wanted.wait_ms or not may_claim:
-        return reply(200, (await _exchange(request, ask, keep_alive=keep_alive))[1])
-    return reply(200, await _waiting(request, ask, wanted, keep_alive))
+        done = await _exchange(request, ask, keep_alive=keep_alive)
+        committed()
+        return done
+    return await _waiting(request, ask, wanted, keep_alive, committed)
+
+
+def keeps_alive(body: Exchange) -> bool:
+    """Whether it keeps leases or its worker alive, so that it is taken in at any load."""
+    return body.heartbeat is not None or any(getattr(body, op) for op in rules.VERBS)
 
 
 async def _waiting(
-    request: Request, ask: Ask[Exchanging], wanted: Pull, keep_alive: bool
-) -> ExchangeAnswer:
+    request: Request,
+    ask: Ask[Exchanging],
+    wanted: Pull,
+    keep_alive: bool,
+    committed: Callable[[], object],
+) -> tuple[Post, ExchangeAnswer]:
     """The items at once, then the claim part as a long poll."""
     done: list[ExchangeAnswer] = []
+    first: list[Post] = []
 
     async def look_again() -> tuple[Post, ExchangeAnswer]:
         if not done:
             post, answer = await _exchange(request, ask, keep_alive=keep_alive)
+            committed()
             done.append(answer)
+            first.append(post)
             return post, answer
         again = Ask(caller=ask.caller, body=wanted, id=ask.id, limits=ask.limits)
         post, pulled, given = await submit_claiming(
@@ -66,9 +96,9 @@ async def _waiting(
         return post, replace(_merged(done[0], pulled), assigned_claims=given)
 
     answer: ExchangeAnswer = await request.app.polls.pull(
-        request, ask.id, wanted.wait_ms, look_again, _pulled, _merged
+        request, ask.id, wanted.wait_ms, look_again, pulled_of, _merged
     )
-    return answer
+    return first[0], answer
 
 
 async def _exchange(
@@ -87,7 +117,7 @@ async def _exchange(
     return post, answer
 
 
-def _checked(body: Exchange, may_claim: bool) -> Exchanging:
+def _checked(body: Exchange, may_claim: bool, credit: Credit | None) -> Exchanging:
     """The command: free JSON as it is stored; an item that does not fit is refused for itself."""
     faults: dict[tuple[str, int], Refused] = {}
     checkpoints: list[Any] = list(body.checkpoint)
@@ -103,10 +133,10 @@ def _checked(body: Exchange, may_claim: bool) -> Exchanging:
         except Refused as refused:
             faults["complete", place] = refused
     sound = replace(body, checkpoint=tuple(checkpoints), complete=tuple(completes))
-    return Exchanging(sound, faults, may_claim)
+    return Exchanging(sound, faults, may_claim, credit)
 
 
-def _pulled(answer: ExchangeAnswer) -> Pulled:
+def pulled_of(answer: ExchangeAnswer) -> Pulled:
     """The pull's part of an answer; work that was given just now is a reason not to wait."""
     newest_ms = max((claim.issued_at_ms for claim in answer.assigned_claims), default=0)
     given = newest_ms + TOLD_WITHIN_MS > answer.server_time_ms

@@ -75,6 +75,10 @@ class Waiter:
         if self._wake is not None:
             self._wake("ready")
 
+    def freed(self) -> None:
+        """Its worker has ended a claim itself and may have room again."""
+        self.poke()
+
     async def park(self, request: Request, wait_ms: int) -> str:
         """Wait to be poked: "ready", "timeout" or "stop". Raises ClientGone."""
         if self.pending:
@@ -127,6 +131,9 @@ class Polls:
             self._wake(key, self._round)
         elif topic == "worker":
             _poke(self._of_worker, key)
+        elif topic == "room":
+            for waiter in tuple(self._of_worker.get(key, ())):
+                waiter.freed()
         elif topic == "key":
             _poke(self._of_key, key)
         for listener in tuple(self._listeners.get((topic, key), {}).values()):
@@ -227,17 +234,33 @@ class Polls:
             (self._of_key, waiter.key_id),
             (self._queues, waiter.post.queue),
         ):
-            waiters = index.get(key)
-            if waiters is not None:
-                waiters.pop(waiter, None)
-                if not waiters:
-                    del index[key]
+            _take_out(index, key, waiter)
         if waiter.pending or waiter.looking:
             self._wake(waiter.post.queue, waiter.round)
         if not self._of_worker and self._looking is not None:
             self._looking.cancel()
             self._looking = None
             self._newest.clear()
+
+    @property
+    def round(self) -> int:
+        """The newest wake; what one that stays for good has to note before it looks."""
+        return self._round
+
+    def stays(self, waiter: Waiter, before: int, pulled: Pulled | None) -> None:
+        """One that stays for good has looked, at wake `before`: it goes back into its queue.
+
+        To the end of it after it was given work; out of it where it wants none (`pulled` is None)
+        or would be given none. The wake goes on as far as it may be of use.
+        """
+        waiter.looking = False
+        ends = pulled is None or self._ends(waiter, pulled)
+        if pulled is None:
+            self._wake(waiter.post.queue, waiter.round)
+        if ends:
+            _take_out(self._queues, waiter.post.queue, waiter)
+        if pulled is not None and (pulled.claims or not ends):
+            self._join(waiter, before)
 
     def _ends(self, waiter: Waiter, pulled: Pulled) -> bool:
         """Whether this answer ends the poll; passes the wake on as far as it may be of use."""
@@ -279,6 +302,14 @@ class Polls:
 def _poke(index: dict[str, dict[Waiter, None]], key: str) -> None:
     for waiter in tuple(index.get(key, ())):
         waiter.poke()
+
+
+def _take_out(index: dict[str, dict[Waiter, None]], key: str, waiter: Waiter) -> None:
+    waiters = index.get(key)
+    if waiters is not None:
+        waiters.pop(waiter, None)
+        if not waiters:
+            del index[key]
 
 
 def _over(request: Request, pulled: Pulled, why: str) -> Pulled:

@@ -73,9 +73,9 @@ class Socket(WSStream):
             elif isinstance(event, CloseConnection):
                 await self._end(event)
 
-    async def _take(self, event: Message) -> None:
+    async def _take(self, event: Message[Any]) -> None:
         """One piece of a message; the application gets it whole, as bytes."""
-        data: Any = event.data
+        data = event.data
         piece = data.encode() if isinstance(data, str) else bytes(data)
         self._pieces.append(piece)
         self._message_bytes += len(piece)

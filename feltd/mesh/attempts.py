@@ -307,7 +307,8 @@ def _tell(tx: Tx, now: Now, held: Row, fate: retry.Fate, end: End) -> None:
         rank = retry.rank(fate.eligible_at_ms, held["priority"])
         demands.offer(tx, held["lane_id"], held["demand_id"], rank, held["seq"])
         tx.tell("ready", f"{held['tenant_id']}/{held['application_id']}")
-    tx.tell("worker", held["worker_id"])
+    # Who ended it itself need not be told so; it only has room again.
+    tx.tell("worker" if end.body_sha256 is None else "room", held["worker_id"])
     if held["lifecycle"] == "DRAINING":
         workers.idle(tx, held["worker_id"], now)
 

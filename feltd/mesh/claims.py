@@ -30,6 +30,7 @@ from feltd.mesh import (
 )
 from feltd.mesh.taking import Taking
 from feltd.model.base import Ask, Caller
+from feltd.model.channel import Credit
 from feltd.model.claim import Claim, ClaimById, Pull, Pulled, Reason
 from feltd.store.tx import Row, Tx
 
@@ -112,12 +113,13 @@ class Post(NamedTuple):
     """Where a worker waits: `queue` is the tenant/application whose "ready" signals matter to it.
 
     Work that fits one worker fits every other one of the queue with an equal `offer`. Some of what
-    it left for others may be its own after `again_ms`.
+    it left for others may be its own after `again_ms`. `wants`: its credit is not filled.
     """
 
     queue: str
     offer: tuple[str, ...]
     again_ms: int | None = None
+    wants: bool = False
 
 
 def pull(tx: Tx, ask: Ask[Pull], now: Now) -> Pulled:
@@ -131,14 +133,14 @@ def pull(tx: Tx, ask: Ask[Pull], now: Now) -> Pulled:
     return pull_for(tx, ask, now)[1]
 
 
-def pull_for(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[Post, Pulled]:
+def pull_for(tx: Tx, ask: Ask[Pull], now: Now, *, heard: bool = True) -> tuple[Post, Pulled]:
     """As `pull`, with where its worker stands if it has to wait."""
-    row = puller(tx, ask.caller, now, ask.id, ask.body.request_id)
+    row = puller(tx, ask.caller, now, ask.id, ask.body.request_id, heard=heard)
     pulled, again_ms = _pull(tx, ask, now, row)
     return post_of(tx, row, ask.body)._replace(again_ms=again_ms), pulled
 
 
-def post_of(tx: Tx, row: Row, pull: Pull | None) -> Post:
+def post_of(tx: Tx, row: Row, pull: Pull | Credit | None) -> Post:
     """Where the worker of a PULLER row waits with this pull."""
     kinds = sorted(set(pull.workload_kinds or ())) if pull is not None else ()
     # A pool that lists workers has work for one of two that are alike in all else.
@@ -200,10 +202,13 @@ def claim(tx: Tx, ask: Ask[ClaimById], now: Now) -> tuple[Claim, bool]:
     return taken, True
 
 
-def puller(tx: Tx, caller: Caller, now: Now, worker_id: str, request_id: str | None) -> Row:
+def puller(
+    tx: Tx, caller: Caller, now: Now, worker_id: str, request_id: str | None, *, heard: bool = True
+) -> Row:
     """The worker a call takes work for, as PULLER gives it: known, its own, settled, heard.
 
-    Refuses UNAUTHENTICATED with reasons, FORBIDDEN, WORKER_NOT_FOUND.
+    `heard` is False where it is the daemon that looks, not the worker that calls. Refuses
+    UNAUTHENTICATED with reasons, FORBIDDEN, WORKER_NOT_FOUND.
     """
     principals.acting_worker(caller, worker_id)
     params: dict[str, object] = {
@@ -222,7 +227,7 @@ def puller(tx: Tx, caller: Caller, now: Now, worker_id: str, request_id: str | N
     if row["authority_unsettled"] and refusal.settled(tx, now, worker_id):
         row = tx.row(PULLER, params)
         assert row is not None
-    if row["last_seen_at_ms"] + workers.HEARD_EVERY_MS <= now.lease_ms:
+    if heard and row["last_seen_at_ms"] + workers.HEARD_EVERY_MS <= now.lease_ms:
         workers.heard(tx, worker_id, now)
     return row
 

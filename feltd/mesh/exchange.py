@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.mesh import assigned, claims, fence, heartbeat, lifecycle, outcomes, workers
+from feltd.mesh import assigned, claims, credits, fence, heartbeat, lifecycle, outcomes, workers
 from feltd.model.base import Ask
+from feltd.model.channel import Credit
 from feltd.model.claim import Claim, Outcome, Pull, Pulled, Reason
 from feltd.model.exchange import Exchange, ExchangeAnswer, Item, ItemOutcome
 from feltd.model.worker import HeartbeatAnswer
@@ -40,12 +41,19 @@ class Exchanging(Struct, frozen=True):
     """An exchange as a rule takes it.
 
     `faults` holds what its handler found wrong with single items, by verb and place. `may_claim`
-    is False when the claim part is shed because the daemon is at its limit.
+    is False when the claim part is shed because the daemon is at its limit. `credit` is the claim
+    part where it is an order that stands.
     """
 
     body: Exchange
     faults: Mapping[tuple[str, int], Refused]
     may_claim: bool = True
+    credit: Credit | None = None
+
+    @property
+    def claims(self) -> bool:
+        """Whether work is asked for."""
+        return self.body.claim is not None or self.credit is not None
 
 
 def exchange(tx: Tx, ask: Ask[Exchanging], now: Now) -> ExchangeAnswer:
@@ -62,7 +70,11 @@ def exchange_for(tx: Tx, ask: Ask[Exchanging], now: Now) -> tuple[claims.Post, E
     """As `exchange`, with where its worker stands if it has to wait."""
     row = claims.puller(tx, ask.caller, now, ask.id, None)
     answer, again_ms = _exchange(tx, ask, now)
-    return claims.post_of(tx, row, ask.body.body.claim)._replace(again_ms=again_ms), answer
+    credit = ask.body.credit
+    post = claims.post_of(tx, row, credit or ask.body.body.claim)._replace(again_ms=again_ms)
+    if credit is not None and credits.missing(credit, len(workers.live_claims(tx, ask.id))):
+        post = post._replace(wants=True)
+    return post, answer
 
 
 def look(tx: Tx, ask: Ask[Pull], now: Now) -> tuple[claims.Post, Pulled, list[Claim]]:
@@ -185,9 +197,12 @@ def _claimed(
 ) -> tuple[Pulled, int | None]:
     """The claim part: what was taken or why nothing was, and when to look again if not before."""
     wanted, reason = ask.body.body.claim, None
-    if wanted is not None and beat is not None and not beat.ok:
+    if ask.body.credit is not None:
+        wanted = credits.missing(ask.body.credit, active)
+        reason = credits.REACHED if wanted is None else None
+    if ask.body.claims and beat is not None and not beat.ok:
         reason = Reason(str(beat.code), f"the heartbeat was refused: {beat.detail}")
-    elif wanted is not None and not ask.body.may_claim:
+    elif ask.body.claims and not ask.body.may_claim:
         reason = SHED
     elif wanted is not None:
         own = Ask(caller=ask.caller, body=wanted, id=ask.id, limits=ask.limits)

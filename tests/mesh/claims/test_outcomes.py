@@ -389,16 +389,16 @@ def test_the_end_of_a_claim_tells_who_waits(mesh: Mesh) -> None:
     worker = mesh.worker()
     job = mesh.workload()
     mesh.say("release", mesh.claims(job, by=worker))
-    assert mesh.told == [("ready", "acme/docs"), ("worker", worker)]
+    assert mesh.told == [("ready", "acme/docs"), ("room", worker)]
 
     mesh.say("fail", mesh.claims(job, by=worker))
     told = mesh.told
     row = mesh.row("SELECT eligible_at_ms FROM workloads WHERE workload_id = :job", job=job)
-    assert told == [("due", str(row["eligible_at_ms"])), ("worker", worker)], "it is not due yet"
+    assert told == [("due", str(row["eligible_at_ms"])), ("room", worker)], "it is not due yet"
 
     mesh.later(ms=10_000)
     mesh.say("complete", mesh.claims(job, by=worker), start=True)
-    assert mesh.told == [("workload", job), ("worker", worker)]
+    assert mesh.told == [("workload", job), ("room", worker)]
 
 
 def test_the_last_claim_of_a_draining_worker_lets_it_go(mesh: Mesh) -> None:

@@ -3,6 +3,7 @@
 -- commented where their names do not say it all; "at" is UTC.
 
 -- What people and services did, by whom and to whom; commits seal events and are far more.
+CREATE INDEX audit_acts ON audit (seq) WHERE kind = 'act';
 CREATE INDEX audit_acts_by_actor ON audit (actor, seq) WHERE kind = 'act';
 CREATE INDEX audit_acts_of_subject ON audit (subject, seq) WHERE kind = 'act';
 -- What was given up lately; work that completes never stands here.

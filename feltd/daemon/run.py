@@ -9,7 +9,6 @@ import asyncio
 import gc
 import os
 import signal
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from feltd import console
+from feltd.api import tracing
 from feltd.api.app import Context, application
 from feltd.api.door import Door
 from feltd.api.health import Health, Shared, durable_ledger
@@ -38,12 +38,11 @@ from feltd.daemon.handed import handed_sockets
 from feltd.daemon.hangup import hang_up
 from feltd.daemon.logs import LAST
 from feltd.daemon.notify import notify, watchdog_every_ms
+from feltd.daemon.pagecheck import check_pages
 from feltd.errors import Refused
 from feltd.identity import audit, keyring
 from feltd.keeper import Keeper
 from feltd.mesh import events, ledger, measures, vitals
-from feltd.store import migrate
-from feltd.store.connect import open_reader
 from feltd.store.lock import DataLock
 from feltd.store.probe import Probe
 from feltd.store.readers import Readers
@@ -71,8 +70,6 @@ WAKES = {
     "evaluate": "evaluate_triggers",
     "instant": "fire_schedules",
 }
-#: A check of the pages that shall end is told so this often.
-INTERRUPT_AGAIN_S = 0.05
 
 log = structlog.get_logger("feltd.daemon")
 
@@ -161,10 +158,11 @@ class Daemon:
     def _make_context(self, keys: keyring.Keyring) -> None:
         opened, config = self.opened, self.config
         probe = Probe(self.writer, self.readers)
+        self.tracing = tracing.begin()
         self.context = Context(
             config=config,
             clock=opened.clock,
-            writer=self.writer,
+            writer=self.tracing.writer(self.writer),
             readers=self.readers,
             keyring=keys,
             door=Door(config),
@@ -188,8 +186,8 @@ class Daemon:
             tls_key=config.tls_key,
             trust_proxy=config.trust_proxy,
         )
-        pages = application(self.context, extra=console.ROUTES, refused_page=console.refused_page)
-        self.server = Server(pages, settings, stop=self.stop)
+        app = application(self.context, extra=console.ROUTES, refused_page=console.refused_page)
+        self.server = Server(self.tracing.around(app), settings, stop=self.stop)
         self.context.connections = lambda: self.server.connections
         self.context.log_lines, self.context.config_from = LAST.lines, self.config_from
         self.context.compactor = self.compacting = Compacting(
@@ -219,7 +217,7 @@ class Daemon:
         self._begin(self.keeper.run(self.stop))
         self._begin(self._feed_watchdog())
         if self.opened.check_behind:
-            self._begin(self._check_pages())
+            self._begin(check_pages(self.config.path, self.health, self.stop))
 
         def listening(url: str) -> None:
             notify("READY=1", f"STATUS=serving {url}")
@@ -277,6 +275,8 @@ class Daemon:
                 log.error("the last look at the ledger failed", detail=refused.detail)
         if hasattr(self, "readers"):
             await self.readers.close()
+        if hasattr(self, "tracing"):
+            await self.tracing.close()
         await self.writer.close()
         if found is not None and self.fatal is None and self.writer.broken is None:
             lease_ms = self.opened.clock.now().lease_ms
@@ -313,31 +313,6 @@ class Daemon:
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_ms / 1_000):
                     await self.stop.wait()
-
-    async def _check_pages(self) -> None:
-        """Read every page of a large file beside serving, after an unclean stop; a stop ends it."""
-        conn = await open_reader(self.config.path)
-        stopping = asyncio.ensure_future(self.stop.wait())
-        checking = asyncio.ensure_future(conn.run(migrate.quick_check))
-        try:
-            await asyncio.wait((checking, stopping), return_when=asyncio.FIRST_COMPLETED)
-            while not checking.done():
-                # Again and again: between two statements nobody hears it.
-                await conn.interrupt()
-                await asyncio.wait((checking,), timeout=INTERRUPT_AGAIN_S)
-            damage = checking.result()
-        except sqlite3.OperationalError:
-            if not self.stop.is_set():
-                raise
-            return
-        finally:
-            stopping.cancel()
-            await conn.close()
-        log.info("pages checked", damage=damage)
-        if damage:
-            self.health.note(
-                "STORAGE_DAMAGED", f"the database is damaged: {start.first_damage(damage)}"
-            )
 
     # Hooks of the writer, on its thread
 

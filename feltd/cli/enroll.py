@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from feltd.cli import enroll_unit
 from feltd.cli.grants import scope
 from feltd.cli.keys import show_secret
 from feltd.cli.output import Examples, say_json
@@ -27,6 +28,8 @@ from feltd.worker.refusal import Refusal
         "      --key-file worker.key",
         "FELTD_URL=http://127.0.0.1:7610 FELTD_KEY=$(cat worker.key) feltd worker run jobs:worker",
         "feltd enroll --data feltd.db --tenant acme --application docs --executor",
+        "feltd enroll --tenant acme --application docs --capability extract --unit edge-1 \\\n"
+        "      --url https://felt.example.org --runs jobs:worker",
     ),
 )
 @click.option("--tenant", required=True)
@@ -43,6 +46,10 @@ from feltd.worker.refusal import Refusal
 @click.option(
     "--executor", is_flag=True, help="For the daemon's own worker (feltd serve --worker): no key."
 )
+@click.option("--unit", metavar="NAME", help="For feltd-worker@NAME.service, the worker NAME.")
+@click.option("--folder", metavar="DIR", help="Of --unit: write its files there.")
+@click.option("--url", help="Of --unit: the daemon as that machine reaches it; FELTD_URL.")
+@click.option("--runs", metavar="TEXT", help="Of --unit: what follows 'feltd worker run'.")
 @remote
 def enroll(
     data: str | None,
@@ -54,23 +61,33 @@ def enroll(
     expires: int,
     key_file: str | None,
     executor: bool,
+    unit: str | None,
+    **of_unit: str | None,
 ) -> None:
     """Make a grant and a key for worker processes of one application.
 
     The key is all such a process needs, as FELTD_KEY, beside the daemon's address as FELTD_URL.
     With --executor the grant is for the worker inside the daemon: it runs the capability programs
     of this tenant and application, and needs no key.
+
+    With --unit the key registers the worker of that name alone. A new folder gets the unit's
+    credential and settings; the commands that put them in their place are printed.
     """
     if executor and key_file is not None:
         raise click.UsageError("--executor makes no key: leave --key-file out")
     if not executor and not capabilities:
         raise click.UsageError("Missing option '--capability'.")
+    if unit is not None and (executor or key_file is not None):
+        raise click.UsageError("--unit goes without --executor and --key-file")
+    if unit is None and any(of_unit.values()):
+        raise click.UsageError("--folder, --url and --runs go with --unit")
     refuse_existing(key_file)
+    made_for = None if unit is None else enroll_unit.unit_of(unit, **of_unit)
     subject = str(EXECUTOR.id) if executor else f"enroll-{secrets.token_hex(6)}"
     ends_at_ms = expiry(expires)
     constraints: dict[str, Any] = {} if concurrency is None else {"max_concurrency": concurrency}
     with connect(data, or_alone=True) as client:
-        name = "feltd" if executor else "*"
+        name = "feltd" if executor else unit or "*"
         issued = client.issue_grant(
             subject={"kind": "service", "id": subject},
             tenant_id=tenant,
@@ -94,12 +111,18 @@ def enroll(
                 grant_id=grant_id,
                 expires_at_ms=ends_at_ms,
             )
+            if made_for is not None:
+                enroll_unit.write(made_for, made["secret"])
         except BaseException:
-            # A grant that no key is bound to would only lie about.
+            # A grant whose key nobody has would only lie about.
             with contextlib.suppress(Refusal):
                 client.revoke_grant(grant_id, reason="its key could not be made")
             raise
-    show_secret({**made, "grant_id": grant_id}, as_json=as_json, key_file=key_file)
+    made["grant_id"] = grant_id
+    if made_for is not None:
+        enroll_unit.say(made_for, made, as_json=as_json)
+    else:
+        show_secret(made, as_json=as_json, key_file=key_file)
     if not as_json:
         click.echo(f"grant: {grant_id} (feltd grants revoke {grant_id} ends its workers)", err=True)
 

@@ -9,6 +9,7 @@ from feltd.api.fresh import characters, key_material
 from feltd.cli.output import Examples, json_option, say_json
 from feltd.clock import Now, wall_ms
 from feltd.config import Config
+from feltd.config.credentials import KEYRING, credential
 from feltd.daemon.place import HELD, take_lock
 from feltd.identity import keyring, keys
 from feltd.identity.principals import LOCAL
@@ -47,7 +48,8 @@ def init(
 
     The key is printed once, or written to --key-file. An existing database is never touched.
     """
-    config = Config(data=data, keyring=keyring_file, namespace=namespace)
+    signing = keyring_file or credential(KEYRING)
+    config = Config(data=data, keyring=signing, namespace=namespace)
     path = config.path
     try:
         # Before the lock, which a running daemon has: there is nothing to make.

@@ -180,7 +180,10 @@ def explain_failure(error: Exception) -> int | None:
         return 1
     if isinstance(error, Unreachable):
         click.echo(f"UNREACHABLE: {error}", err=True)
-        click.echo("next: start the daemon (feltd serve), or correct FELTD_URL or --data", err=True)
+        step = "start the daemon (feltd serve), or correct FELTD_URL or --data"
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            step = "name the certificate of its authority by SSL_CERT_FILE, or correct FELTD_URL"
+        click.echo(f"next: {step}", err=True)
         return 1
     remedy = getattr(error, "remedy", None)
     if isinstance(remedy, str):

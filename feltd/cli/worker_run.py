@@ -1,6 +1,7 @@
 """`feltd worker run`: a worker over somebody's handlers, any program, a module or an address.
 
-It needs FELTD_URL and FELTD_KEY and nothing else; what it may do is in the grant behind the key.
+It needs FELTD_URL and FELTD_KEY, or FELTD_KEY_FILE, and nothing else; what it may do is in
+the grant behind the key.
 """
 
 import importlib

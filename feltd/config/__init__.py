@@ -1,9 +1,10 @@
 """Every setting of the daemon: one frozen Struct, read once, never changed while it runs.
 
 A setting comes from its flag, else from the environment (FELTD_<NAME>), else from the TOML file,
-else from its default; allowed origins add up. Each field names its unit; its bounds and the reason
-for them stand beside it. Nothing here opens the database. Tests alone use the two variables of
-`Hooks`, which do nothing when absent.
+else from its default; allowed origins add up. Signing keys that a service manager hands over come
+before the default. Each field names its unit; its bounds and the reason for them stand beside it.
+Nothing here opens the database. Tests alone use the two variables of `Hooks`, which do nothing
+when absent.
 """
 
 import ipaddress
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from feltd.config.credentials import KEYRING, credential
 from feltd.config.fields import Config
 
 __all__ = [
@@ -71,7 +73,10 @@ class Setting(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The settings, and where each came from: `flag`, `environment`, `file` or `default`."""
+    """The settings, and where each came from.
+
+    That is `flag`, `environment`, `file`, `credential` or `default`.
+    """
 
     config: Config
     sources: dict[str, str]
@@ -101,6 +106,8 @@ def load(
             found.append(("environment", _parsed(one, env[one.env])))
         if one.name in written:
             found.append(("file", _typed(one, written[one.name])))
+        if one.name == "keyring" and (handed := credential(KEYRING, env)) is not None:
+            found.append(("credential", handed))
         if not found:
             sources[one.name] = "default"
         elif one.name == "allowed_origins":

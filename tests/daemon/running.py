@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -38,6 +39,7 @@ class Daemon:
         self.key = ""
         self.url = ""
         self.told_at_start = ""
+        self.tls: ssl.SSLContext | None = None
         self.process: subprocess.Popen[str] | None = None
         self.log = data.with_name(data.name + ".log")
 
@@ -103,14 +105,19 @@ class Daemon:
         """The log so far."""
         return self.log.read_text() if self.log.exists() else ""
 
+    def connection(self) -> http.client.HTTPConnection:
+        """A new connection to it, by TLS where `tls` says whom to believe."""
+        address = urlsplit(self.url)
+        host, port = address.hostname or "", address.port
+        if self.tls is None:
+            return http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
+        return http.client.HTTPSConnection(host, port, timeout=PATIENCE_S, context=self.tls)
+
     def call(
         self, method: str, path: str, body: object = None, *, key: str | None = None, **headers: str
     ) -> Answer:
         """One call on a connection of its own; OSError or HTTPException when it is lost."""
-        address = urlsplit(self.url)
-        connection = http.client.HTTPConnection(
-            address.hostname or "", address.port, timeout=PATIENCE_S
-        )
+        connection = self.connection()
         sent = {name.replace("_", "-"): text for name, text in headers.items()}
         bearer = self.key if key is None else key
         if bearer:

@@ -25,7 +25,7 @@ __all__ = ["STDERR_BYTES_KEPT", "ProcessRuntime"]
 STATE_BYTES_MAX = 256 * 1024
 STATE_FILE = "checkpoint.json"
 #: Not for the program: it could register workers or act as this one.
-KEPT_BACK = ("FELTD_KEY", "FELTD_REMOTE_TOKEN")
+KEPT_BACK = ("FELTD_KEY", "FELTD_KEY_FILE", "FELTD_REMOTE_TOKEN", "CREDENTIALS_DIRECTORY")
 #: A program without the worker's environment finds programs here.
 PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin"
 PR_SET_DUMPABLE = 4

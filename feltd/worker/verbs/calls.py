@@ -16,9 +16,15 @@ from feltd.worker.transport import PATIENCE_MS, Call, Transport
 
 Json = dict[str, Any]
 
+#: Far above any key.
+KEY_FILE_CHARS_MAX = 4_096
+
 
 class Calls:
-    """The daemon at `url` (else FELTD_URL) for the bearer `key` (else FELTD_KEY)."""
+    """The daemon at `url` (else FELTD_URL) for the bearer `key` (else FELTD_KEY).
+
+    Without both keys: what the file of FELTD_KEY_FILE holds.
+    """
 
     def __init__(
         self,
@@ -34,7 +40,7 @@ class Calls:
         address = url or ("http://localhost" if local else os.environ.get("FELTD_URL"))
         if not address:
             raise ValueError("no address: give url, or set FELTD_URL")
-        bearer = key if key is not None or local else os.environ.get("FELTD_KEY")
+        bearer = key if key is not None or local else _key_of_environment()
         self.transport = Transport(address, bearer, socket=socket, inside=inside)
         self.patience_ms = patience_ms
         self._headers = {"X-Feltd-Tenant": tenant} if tenant else {}
@@ -102,3 +108,17 @@ def path_of(*segments: str) -> str:
 def object_of(answer: Any) -> Json:
     """The answer of a call that answers with an object; an empty one where it has no body."""
     return answer if isinstance(answer, dict) else {}
+
+
+def _key_of_environment() -> str | None:
+    """FELTD_KEY, else what the file of FELTD_KEY_FILE holds. ValueError where it cannot be read."""
+    key, path = os.environ.get("FELTD_KEY"), os.environ.get("FELTD_KEY_FILE")
+    if key or not path:
+        return key
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read(KEY_FILE_CHARS_MAX).strip()
+    except OSError as error:
+        raise ValueError(f"FELTD_KEY_FILE {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"FELTD_KEY_FILE {path} holds no key") from None

@@ -73,14 +73,9 @@ def enroll(
     With --unit the key registers the worker of that name alone. A new folder gets the unit's
     credential and settings; the commands that put them in their place are printed.
     """
-    if executor and key_file is not None:
-        raise click.UsageError("--executor makes no key: leave --key-file out")
     if not executor and not capabilities:
         raise click.UsageError("Missing option '--capability'.")
-    if unit is not None and (executor or key_file is not None):
-        raise click.UsageError("--unit goes without --executor and --key-file")
-    if unit is None and any(of_unit.values()):
-        raise click.UsageError("--folder, --url and --runs go with --unit")
+    _refuse_beside(executor, key_file, unit, of_unit)
     refuse_existing(key_file)
     made_for = None if unit is None else enroll_unit.unit_of(unit, **of_unit)
     subject = str(EXECUTOR.id) if executor else f"enroll-{secrets.token_hex(6)}"
@@ -125,6 +120,18 @@ def enroll(
         show_secret(made, as_json=as_json, key_file=key_file)
     if not as_json:
         click.echo(f"grant: {grant_id} (feltd grants revoke {grant_id} ends its workers)", err=True)
+
+
+def _refuse_beside(
+    executor: bool, key_file: str | None, unit: str | None, of_unit: dict[str, str | None]
+) -> None:
+    """Refuse options that do not go together."""
+    if executor and key_file is not None:
+        raise click.UsageError("--executor makes no key: leave --key-file out")
+    if unit is not None and (executor or key_file is not None):
+        raise click.UsageError("--unit goes without --executor and --key-file")
+    if unit is None and any(of_unit.values()):
+        raise click.UsageError("--folder, --url and --runs go with --unit")
 
 
 def _show_grant(grant: dict[str, Any], as_json: bool) -> None:

@@ -98,7 +98,7 @@ class Door:
                 caller = LOCAL
             else:
                 if text is None and (session := cookies.session_of(request)) is not None:
-                    caller = await self.caller(SCHEME + session)
+                    caller = await self.caller(SCHEME + session, used=not _of_itself(request))
                     cookies.refuse_foreign(request)
                     request.by_cookie = caller.session_id
                 else:
@@ -108,10 +108,11 @@ class Door:
         allow(request.route, caller, request.path_params)
         request.caller = caller
 
-    async def caller(self, authorization: str | None) -> Caller:
+    async def caller(self, authorization: str | None, *, used: bool = True) -> Caller:
         """Who an Authorization header is. Refuses UNAUTHENTICATED.
 
-        `reasons` say why a key has ended, only to the bearer whose secret is right.
+        `reasons` say why a key has ended, only to the bearer whose secret is right. A call that
+        nobody made himself has not `used` it.
         """
         if authorization is None or len(authorization) != HEADER_CHARS:
             raise Refused("UNAUTHENTICATED", NO_KEY)
@@ -133,7 +134,7 @@ class Door:
         if known.namespaces is not None and self._namespace not in known.namespaces:
             raise Refused("UNAUTHENTICATED", "the key does not list this daemon's namespace")
         minute = at_ms // MINUTE_MS
-        if minute > known.used_minute:
+        if used and minute > known.used_minute:
             known.used(minute)
             self._used[key_id] = minute * MINUTE_MS
         return known.caller
@@ -185,10 +186,24 @@ class Door:
         # What changed while this was read is older here than in the database.
         for key_id in self._stale:
             found.pop(key_id, None)
+        for key_id in found.keys() & self._used.keys():
+            # Its row learns of this use only later.
+            found[key_id].used(self._used[key_id] // MINUTE_MS)
         if wanted is None:
             self._known = found
         else:
             self._known.update(found)
+
+
+def _of_itself(request: Request) -> bool:
+    """Whether a page makes this call by itself, as long as it is open: nobody may be there.
+
+    Else the browser of somebody who went home would keep his session alive.
+    """
+    if request.scope["method"] != "GET":
+        return False
+    listens = "text/event-stream" in (request.header(b"accept") or "")
+    return listens or any(name == "part" for name, _ in query_pairs(request.query_string))
 
 
 def narrowed(request: Request, caller: Caller) -> Caller:

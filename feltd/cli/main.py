@@ -46,6 +46,7 @@ COMMANDS: dict[str, Entry] = {
     "signing-key": Entry(
         "feltd.cli.signing_key:signing_key", "List, rotate, retire the keys that sign grants."
     ),
+    "users": Entry("feltd.cli.users:users", "Make and disable people; give them roles."),
     "grants": Entry("feltd.cli.grants:grants", "Issue and end grants."),
     "health": Entry("feltd.cli.health:health", "What the daemon says of itself."),
     "doctor": Entry("feltd.cli.doctor.command:doctor", "Look at everything that may be wrong."),

@@ -34,6 +34,9 @@ STEPS = {
 STEPS_OF = {
     "GRANT_NOT_FOUND": "look for its id: feltd grants list",
     "KEY_NOT_FOUND": "look for its id: feltd keys list",
+    "USER_NOT_FOUND": "look for the name: feltd users list",
+    "USER_EXISTS": "take another name; see who has it: feltd users list",
+    "LOGIN_THROTTLED": "wait as long as it says, then try again",
     "WORKER_NOT_FOUND": "look for its id or name: feltd worker list",
     "WORKLOAD_NOT_FOUND": "look for its id: feltd workload list",
     "WORKER_POOL_NOT_FOUND": "look for its id: feltd pool list",

@@ -141,7 +141,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Meta(ge=0, le=YEARS_MS, description="removed and silent workers without claims")
     ] = 30 * DAY_MS
     retain_keys_ms: Annotated[
-        int, Meta(ge=0, le=YEARS_MS, description="worker keys that ended; 0: for ever")
+        int, Meta(ge=0, le=YEARS_MS, description="worker keys and sessions that ended; 0: for ever")
     ] = 30 * DAY_MS
     compact_every_ms: Annotated[
         int, Meta(ge=100, le=DAY_MS, description="how often what is past its time is cleared")

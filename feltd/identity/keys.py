@@ -11,7 +11,7 @@ import msgspec
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.identity import bearer, endings, grants, keyrows
+from feltd.identity import bearer, endings, grants, keyrows, sessions
 from feltd.identity.audit import act
 from feltd.identity.keyrows import Draft
 from feltd.identity.pages import fill
@@ -199,9 +199,13 @@ def public(made: KeyMade) -> Key:
 
 
 def note_used(tx: Tx, used: Iterable[tuple[str, int]], now: Now) -> None:
-    """Write down when keys were last used: (key id, wall time to the minute). Never goes back."""
+    """Write down when keys and sessions were last used: (id, wall time to the minute).
+
+    Never goes back.
+    """
     for key_id, at_ms in used:
-        tx.change(USED, {"key_id": key_id, "at_ms": at_ms})
+        if not tx.change(USED, {"key_id": key_id, "at_ms": at_ms}):
+            sessions.note_used(tx, [(key_id, at_ms)], now)
 
 
 def me(tx: Tx, ask: Ask[None], now: Now) -> Me:

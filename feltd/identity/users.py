@@ -23,6 +23,8 @@ from feltd.store.tx import Row, Tx
 
 SCOPE = "users:admin"
 
+DISABLED = "the user is disabled, for ever: make another"
+
 #: Sign-ups that wait for a role; more than a person looks through.
 WAITING_MAX = 1_000
 
@@ -214,7 +216,7 @@ def change_role(tx: Tx, ask: Ask[ChangeRoles], now: Now) -> User:
     _refuse_more(caller, given)
     _refuse_another(tx, caller, ask.id, given)
     if row["disabled_at_ms"] is not None:
-        raise Refused("REQUEST_INVALID", "the user is disabled, for ever: make another")
+        raise Refused("REQUEST_INVALID", DISABLED)
     held = _roles(row)
     after = {tenant_id: role for tenant_id, role in held.items() if tenant_id not in changes}
     after |= given
@@ -237,8 +239,11 @@ def change_password(tx: Tx, ask: Ask[NewPassword], now: Now) -> None:
     own = caller.session_id is not None and caller.subject.id == body.username
     if not caller.local and (not own or body.proven_hash is None):
         raise Refused("FORBIDDEN", "a password is changed by a session of its user")
-    if tx.row(READ, {"username": body.username, "wall_ms": now.wall_ms}) is None:
+    row = tx.row(READ, {"username": body.username, "wall_ms": now.wall_ms})
+    if row is None:
         raise not_found("USER_NOT_FOUND")
+    if row["disabled_at_ms"] is not None:
+        raise Refused("REQUEST_INVALID", DISABLED)
     given = {**msgspec.structs.asdict(body), "at_ms": now.wall_ms}
     if not tx.change(GIVE_PASSWORD, given):
         raise Refused("UNAUTHENTICATED", sessions.WRONG)

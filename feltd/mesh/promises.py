@@ -14,6 +14,7 @@ from feltd.mesh.promised import PLAIN, Promise
 from feltd.mesh.promised_feed import FEED
 from feltd.mesh.promised_gates import GATES
 from feltd.mesh.promised_holds import HOLDS
+from feltd.mesh.promised_people import PEOPLE
 from feltd.mesh.promised_places import PLACES
 from feltd.mesh.promised_policies import POLICIES
 from feltd.mesh.promised_timeouts import TIMEOUTS
@@ -161,6 +162,7 @@ PROMISES = sorted(
         *FEED,
         *GATES,
         *HOLDS,
+        *PEOPLE,
         *PLACES,
         *POLICIES,
         *WAITS,

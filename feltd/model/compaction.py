@@ -18,6 +18,7 @@ Table = Literal[
     "decisions",
     "events",
     "audit",
+    "sessions",
     "keys",
     "workers",
 ]

@@ -40,6 +40,7 @@ WALKS: dict[Table, Callable[[Tx, int, Policy, Now], Pruned]] = {
     "decisions": prune_history.prune_decisions,
     "events": prune_history.prune_events,
     "audit": prune_history.prune_audit,
+    "sessions": prune_people.prune_sessions,
     "keys": prune_people.prune_keys,
     "workers": prune_people.prune_workers,
 }

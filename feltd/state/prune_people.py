@@ -1,4 +1,4 @@
-"""Workers and worker keys that ended long ago.
+"""Workers, worker keys and sessions that ended long ago.
 
 A worker goes when it was removed, or is OFFLINE and silent past its time, and no claim of it is
 kept any more. What an operator said of it outlives its silence: one that is quarantined, drained
@@ -6,6 +6,7 @@ until it is resumed, or listed by a pool stays until it is removed.
 """
 
 from feltd.clock import Now
+from feltd.identity.sessions import LIFE_MS
 from feltd.model.compaction import Policy, Pruned
 from feltd.state import places
 from feltd.state.places import Place
@@ -60,6 +61,20 @@ DELETE FROM keys
 """
 
 
+OLD_SESSIONS = """
+SELECT s.session_id
+  FROM sessions s
+ WHERE s.created_at_ms <= :before_ms
+ ORDER BY s.created_at_ms, s.session_id
+ LIMIT :rows
+"""
+
+DROP_SESSION = """
+DELETE FROM sessions
+ WHERE session_id = :session_id
+"""
+
+
 def prune_workers(tx: Tx, limit: int, policy: Policy, now: Now) -> Pruned:
     """Look at up to `limit` workers, the oldest first, and take those that ended past their time.
 
@@ -97,3 +112,18 @@ def prune_keys(tx: Tx, limit: int, policy: Policy, now: Now) -> Pruned:
     last = Place(part=rows[-1]["key_id"], seq=rows[-1]["created_at_ms"]) if more else None
     places.keep(tx, "keys", begun, last)
     return Pruned({"keys": len(ended)} if ended else {}, more=more)
+
+
+def prune_sessions(tx: Tx, limit: int, policy: Policy, now: Now) -> Pruned:
+    """Take up to `limit` sessions, the oldest first, that ran out as long ago as keys are kept.
+
+    Their instants are wall time. One that was ended early stays until it would have run out.
+    """
+    if not policy.keys_ms:
+        return Pruned({}, more=False)
+    before_ms = now.wall_ms - policy.keys_ms - LIFE_MS
+    rows = tx.rows(OLD_SESSIONS, {"before_ms": before_ms, "rows": limit})
+    for row in rows:
+        tx.change(DROP_SESSION, {"session_id": row["session_id"]})
+        tx.tell("key", row["session_id"])
+    return Pruned({"sessions": len(rows)} if rows else {}, more=len(rows) >= limit)

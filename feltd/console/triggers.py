@@ -79,7 +79,7 @@ async def trigger_page(request: Request) -> Reply:
 async def enable_trigger(request: Request) -> Reply:
     """POST …/enable."""
     trigger = await _act(request, triggers.enable, frame.form(request, OfTenant).tenant_id)
-    return _back(request, trigger.tenant_id, "It goes on where it stood.")
+    return _back(request, trigger.tenant_id, trigger.kind, "It goes on where it stood.")
 
 
 async def disable_trigger(request: Request) -> Reply:
@@ -87,13 +87,15 @@ async def disable_trigger(request: Request) -> Reply:
     told = frame.form(request, DisableForm)
     body = Disable(told.reason or None)
     trigger = await _act(request, triggers.disable, told.tenant_id, body)
-    return _back(request, trigger.tenant_id, "It makes nothing until somebody enables it.")
+    return _back(
+        request, trigger.tenant_id, trigger.kind, "It makes nothing until somebody enables it."
+    )
 
 
 async def run_trigger(request: Request) -> Reply:
     """POST …/run: a schedule, now, out of turn."""
     ran = await _act(request, runs.run_now, frame.form(request, OfTenant).tenant_id)
-    return _back(request, ran.tenant_id, f"It made the workload {ran.workload_id}.")
+    return _back(request, ran.tenant_id, "schedule", f"It made the workload {ran.workload_id}.")
 
 
 async def evaluate_triggers(request: Request) -> Reply:
@@ -119,14 +121,14 @@ async def _list(request: Request, kind: TriggerKind) -> Reply:
     after = None if place is None else (place[0], place[1])
     wanted = PageAsk(tenant_id=tenant_id, limit=query.limit, after=after)
     found = await asked.read(request, partial(standing.page, kind=kind), wanted)
-    status = await asked.read(request, standing.status, tenant_id, id="")
+    standing_now = await asked.read(request, standing.status, tenant_id, id="")
     return frame.page(
         request,
         "triggers" if kind == "state" else "schedules",
         triggers=found.items,
         next_cursor=asked.sealed(request, tenant_id, found.after),
         asked=query,
-        status=status,
+        standing=standing_now,
         every=_every,
     )
 
@@ -136,8 +138,8 @@ async def _act(request: Request, rule: Any, named: str | None, body: object = No
     return await asked.act(request, rule, OnTrigger(tenant_id, body), tenant=tenant_id)
 
 
-def _back(request: Request, tenant_id: str, said: str) -> Reply:
-    path = f"{PLACES['state']}/{request.path_params['id']}"
+def _back(request: Request, tenant_id: str, kind: TriggerKind, said: str) -> Reply:
+    path = f"{PLACES[kind]}/{request.path_params['id']}"
     return frame.done(request, frame.link(path, {"tenant_id": tenant_id}), said)
 
 
@@ -208,6 +210,7 @@ ROUTES = (
     Route(
         method="GET",
         path="/console/triggers/{id}",
+        also=("/console/schedules/{id}",),
         operation="trigger_page",
         tag="console",
         handler=trigger_page,

@@ -51,6 +51,7 @@ COMMANDS: dict[str, Entry] = {
     "health": Entry("feltd.cli.health:health", "What the daemon says of itself."),
     "doctor": Entry("feltd.cli.doctor.command:doctor", "Look at everything that may be wrong."),
     "check": Entry("feltd.cli.check:check", "Test every promise against the file."),
+    "sql": Entry("feltd.cli.sql:sql", "Ask the file in SQL, or one of 20 questions."),
     "compact": Entry("feltd.cli.compact:compact", "Clear what is past its time now."),
     "backup": Entry("feltd.cli.backup:backup", "Copy everything; verify a copy; put one back."),
     "migrate": Entry("feltd.cli.migrate:migrate", "Bring a database to this version."),

@@ -103,7 +103,7 @@ IS_OVER = {
     "ready_at_ms": "p.at_ms",
     "rank": "p.at_ms",
     "finished_at_ms": "p.at_ms + 10 + p.took_ms",
-    "failure_kind": "iif(p.state = 'DEAD_LETTERED', 'kind_' || p.i % 7, NULL)",
+    "failure_kind": "iif(p.state = 'DEAD_LETTERED', 'kind_' || (p.i % 7), NULL)",
     "failure_message": "iif(p.state = 'DEAD_LETTERED', 'it broke', NULL)",
     "result_id": "iif(p.state = 'COMPLETED', 'result_' || p.i, NULL)",
     "result_token": "iif(p.state = 'COMPLETED', p.token, NULL)",
@@ -118,7 +118,7 @@ INSERT INTO claims (fencing_token, workload_id, tenant_id, application_id, worke
                     end_kind, end_state, spent, failure_message, how, rank, worker_lifecycle)
 SELECT p.token, printf('workload_past%015d', p.i), :tenant_id, :application_id, p.worker_id, 1, 1,
        60000, p.at_ms + 5, p.at_ms + 60005, p.at_ms + 10, p.at_ms + 10 + p.took_ms,
-       iif(p.state = 'COMPLETED', 'completed', 'kind_' || p.i % 7), p.state,
+       iif(p.state = 'COMPLETED', 'completed', 'kind_' || (p.i % 7)), p.state,
        p.state = 'DEAD_LETTERED', iif(p.state = 'COMPLETED', NULL, 'it broke'), 'pull', p.at_ms,
        'READY'
   FROM past p
@@ -169,7 +169,7 @@ SELECT m.at_ms,
        iif(m.step = 2, m.at_ms + 60000, NULL),
        CASE WHEN m.step < 4 OR p.state = 'CANCELLED' THEN NULL
             WHEN p.state = 'COMPLETED' THEN 'completed'
-            ELSE 'kind_' || m.i % 7 END,
+            ELSE 'kind_' || (m.i % 7) END,
        iif(m.step = 4 AND p.state = 'CANCELLED', 'human:ann', NULL)
   FROM moments m
   JOIN past p ON p.i = m.i

@@ -5,6 +5,7 @@ handed in needs keys like any other.
 """
 
 import os
+import re
 from collections.abc import MutableMapping
 
 from feltd.api.listen import ListenProblem
@@ -15,6 +16,7 @@ from feltd.daemon.start import refuse_open_socket
 FIRST_FD = 3
 #: More than anybody's unit lists; the number is not trusted.
 FDS_MAX = 64
+NUMBER = re.compile(r"[0-9]{1,3}")
 
 
 def handed_sockets(config: Config, env: MutableMapping[str, str] = os.environ) -> tuple[int, ...]:
@@ -39,7 +41,7 @@ def _listen_fds(env: MutableMapping[str, str]) -> tuple[int, ...]:
     if not count or pid != str(os.getpid()):
         # For the process that started this one.
         return ()
-    if not count.isdecimal() or not int(count) <= FDS_MAX:
+    if not NUMBER.fullmatch(count) or int(count) > FDS_MAX:
         raise ListenProblem(f"LISTEN_FDS={count[:20]!r} is no number of sockets up to {FDS_MAX}")
     fds = tuple(range(FIRST_FD, FIRST_FD + int(count)))
     for fd in fds:

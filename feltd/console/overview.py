@@ -19,6 +19,8 @@ from feltd.model.why import BacklogAsk
 
 #: Kinds of work that are shown as waiting longest.
 WAITING_SHOWN = 5
+#: What a page waits for fresh counts, seconds.
+LOOK_S = 0.1
 EVERYBODY = "*"
 
 
@@ -28,10 +30,11 @@ class _Looking:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, look: Coroutine[Any, Any, None]) -> None:
+    def begin(self, look: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(look)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 _LOOKING = _Looking()
@@ -75,13 +78,11 @@ async def _counts(request: Request, caller: Caller) -> dict[str, Any]:
 
 
 async def _looked(request: Request) -> Any:
-    """The last look of the metrics; a page waits for the first one alone."""
+    """The last look of the metrics; a page waits for the first one, else LOOK_S at most."""
     metrics = request.app.metrics
-    if metrics.looked is None:
-        await metrics.look()
-    else:
-        # On a million rows a look takes some 100 ms: the next refresh shows it.
-        _LOOKING.begin(metrics.look())
+    looking = _LOOKING.begin(metrics.look())
+    # On a million rows a look takes longer: then the next refresh shows what it found.
+    await asyncio.wait([looking], timeout=None if metrics.looked is None else LOOK_S)
     return metrics.looked
 
 

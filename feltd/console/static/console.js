@@ -89,8 +89,11 @@
       width: Math.max(place.clientWidth, 200),
       height: 190,
       series: [{ label: "at" }, ...lines],
-      axes: [axis, { ...axis, size: 56, values: (_, all) => all.map((v) => `${+v.toFixed(3)}${unit}`) }],
-      scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 0.001) * 1.1] } },
+      axes: [axis, { ...axis, size: 70, values: (_, all) => all.map((v) => `${+v.toFixed(3)}${unit}`) }],
+      scales: {
+        x: { range: (_, low, high) => [high - sampled.every_ms * 0.36, high] },
+        y: { range: (_, low, high) => [0, Math.max(high || 0, 0.001) * 1.1] },
+      },
       cursor: { drag: { x: false, y: false } },
       legend,
     }, values, place);

@@ -42,23 +42,6 @@ def test_one_line_on_stdout_names_the_address_and_the_log_is_json_in_utc(
     assert lines[-1]["at"].startswith(hour)
 
 
-def test_systemd_hears_ready_alive_and_stopping(
-    daemons: Callable[..., Daemon], tmp_path: Path
-) -> None:
-    address = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind(address)
-        listening.settimeout(PATIENCE_S)
-        daemon = daemons(NOTIFY_SOCKET=address, WATCHDOG_USEC="300000")
-        daemon.start()
-        heard = [listening.recv(4_096).decode() for _ in range(4)]
-        assert daemon.stop() == 0
-        while "STOPPING=1" not in heard[-1]:
-            heard.append(listening.recv(4_096).decode())
-    assert f"READY=1\nSTATUS=serving {daemon.url}" in heard
-    assert heard.count("WATCHDOG=1") >= 3
-
-
 def test_a_stop_does_not_wait_for_the_next_word_to_the_watchdog(
     daemons: Callable[..., Daemon],
 ) -> None:

@@ -98,6 +98,7 @@ _ROWS = (
     Code("LOGIN_THROTTLED", 429, "wait", "Too many attempts to log in"),
     Code("REQUEST_TIMEOUT", 408, "repeat", "The body did not arrive in time"),
     Code("MEDIA_TYPE_UNSUPPORTED", 415, "fix_request", "The body is not plain JSON"),
+    Code("UPGRADE_REQUIRED", 426, "fix_request", "The path is a WebSocket"),
     Code("PROTOCOL_UNSUPPORTED", 400, "fix_request", "Another protocol version was asked for"),
     Code("UNAUTHENTICATED", 401, "stop", "No valid key came with the request"),
     Code("FORBIDDEN", 403, "stop", "The key does not allow this"),

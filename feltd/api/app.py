@@ -34,12 +34,15 @@ from feltd.api import (
     reference,
     transactions,
     triggers,
+    upgrade,
     users,
     why,
     workers,
     workloads,
 )
 from feltd.api.backups import Backups
+from feltd.api.bulkruns import Runs
+from feltd.api.channels import Channels
 from feltd.api.dispatch import RefusedPage
 from feltd.api.door import Door
 from feltd.api.forwarded import behind_proxy
@@ -48,6 +51,7 @@ from feltd.api.metrics import Metrics
 from feltd.api.passwords import Passwords
 from feltd.api.polls import Polls
 from feltd.api.routes import Route
+from feltd.api.samples import Samples
 from feltd.api.stack import Stack, StackSettings, build
 from feltd.api.stream import Streams
 from feltd.clock import LeaseClock
@@ -83,8 +87,12 @@ class Context:
     throttle: Throttle = field(default_factory=Throttle)
     stack: Stack = field(init=False)
     streams: Streams = field(init=False)
+    open_channels: Channels = field(init=False)
     event_pages: events.Pages = field(init=False)
     change_pages: changes.Pages = field(init=False)
+    #: What the console remembers: samples for plots, and the bulk changes it loops.
+    samples: Samples = field(init=False)
+    bulk_runs: Runs = field(init=False)
     #: What clears history; the daemon's.
     compactor: compactions.Compactor = field(init=False)
     #: How many connections are open, and how many of them are channels of workers.
@@ -116,6 +124,7 @@ def routes(config: Config) -> tuple[Route, ...]:
         *edits.ROUTES,
         *groups.ROUTES,
         *claims.ROUTES,
+        *upgrade.ROUTES,
         *holds.ROUTES,
         *fences.ROUTES,
         *placements.ROUTES,
@@ -146,7 +155,12 @@ def application(
     """
     config = context.config
     context.streams = Streams(context.stop)
-    context.diagnosis = Shared(partial(diagnostics.diagnose, context))
+    context.open_channels = channels = Channels(context.stop)
+    context.channels = lambda: channels.open
+    context.samples = Samples(context.metrics, context.readers)
+    context.bulk_runs = Runs(context.writer, context.readers, context.stop)
+    context.metrics.on_fence_refused = partial(context.polls.told, "fence", "")
+    context.diagnosis = Shared(partial(diagnostics.diagnose, context), shared_ms=0)
     context.event_pages = events.Pages(context.readers, context.polls)
     context.change_pages = changes.Pages(context.readers, context.polls)
     context.stack = build(

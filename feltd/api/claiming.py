@@ -5,7 +5,7 @@ given back behind it on the writer, so the work is free again at once.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from msgspec import Raw
@@ -78,11 +78,17 @@ async def submit_claiming(
         )
     except asyncio.CancelledError:
         # The operation may be running this moment; the next one comes after it.
-        task = asyncio.get_running_loop().create_task(_give_back(request, told))
-        _giving_back.add(task)
-        task.add_done_callback(_giving_back.discard)
+        _begin(_give_back(request, told))
         raise
     return answer
+
+
+def give_back(request: Request, taken: list[Claim]) -> None:
+    """Give back claims that nobody will be told of; it is done behind, nobody waits for it."""
+    if taken:
+        told = Told(claims.pull_for, lambda answer: answer[1].claims)
+        told.claimed = taken
+        _begin(_give_back(request, told))
 
 
 async def look(request: Request, worker_id: str, body: Pull) -> tuple[claims.Post, Pulled]:
@@ -110,6 +116,12 @@ def only_tenant(request: Request) -> str:
     """The caller's tenant, for the writer's turns; '' when it has several."""
     tenants = request.caller.tenants
     return tenants[0] if len(tenants) == 1 else ""
+
+
+def _begin(giving_back: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.get_running_loop().create_task(giving_back)
+    _giving_back.add(task)
+    task.add_done_callback(_giving_back.discard)
 
 
 async def _give_back(request: Request, told: Told) -> None:

@@ -69,8 +69,9 @@ class Dispatch:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._lifespan(scope, receive, send)
-                return
-            raise Refused("ROUTE_NOT_FOUND", "there is no such path")
+            else:
+                await self._socket(scope, receive, send)
+            return
         method = scope["method"]
         if method == "OPTIONS":
             await self._options(scope, send)
@@ -78,18 +79,8 @@ class Dispatch:
         page = self._refused_page
         if page is not None and scope["path"].startswith(CONSOLE):
             scope[PAGE] = partial(page, scope, None)
-        route, path_params = self.table.find(method, scope["path"], _segments(scope))
-        scope["feltd.operation"] = route.operation
-        request = Request(
-            scope,
-            receive,
-            route,
-            path_params,
-            app=self._app,
-            admission=self._admission,
-            polls=self._polls,
-            deadline_ms=self._deadline_ms,
-        )
+        request = self._request(scope, receive)
+        route = request.route
         if page is not None and route.page:
             scope[PAGE] = partial(page, scope, request)
         try:
@@ -110,6 +101,33 @@ class Dispatch:
         else:
             scope["feltd.streamed"] = True
             await answer(scope, receive, send)
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket, for as long as both sides want it; its route asks the door when it can."""
+        scope["method"] = "GET"
+        request = self._request(scope, receive)
+        if request.route.socket is None:
+            raise Refused("ROUTE_NOT_FOUND", "there is no WebSocket at this path")
+        try:
+            await request.route.socket(request, send, self._authenticate)
+        except Refused as refused:
+            raise problems.of_noun(refused, request.route.tag) from refused.__cause__
+        finally:
+            request.finish()
+
+    def _request(self, scope: Scope, receive: Receive) -> Request:
+        route, path_params = self.table.find(scope["method"], scope["path"], _segments(scope))
+        scope["feltd.operation"] = route.operation
+        return Request(
+            scope,
+            receive,
+            route,
+            path_params,
+            app=self._app,
+            admission=self._admission,
+            polls=self._polls,
+            deadline_ms=self._deadline_ms,
+        )
 
     async def _work(self, request: Request, head: Head, *, cancel: bool) -> Any:
         """Everything up to the answer. When the client goes, a change not yet begun is dropped."""

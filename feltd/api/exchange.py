@@ -96,7 +96,7 @@ async def _waiting(
         return post, replace(_merged(done[0], pulled), assigned_claims=given)
 
     answer: ExchangeAnswer = await request.app.polls.pull(
-        request, ask.id, wanted.wait_ms, look_again, pulled_of, _merged
+        request, ask.id, wanted.wait_ms, look_again, _pulled, _merged
     )
     return first[0], answer
 
@@ -136,7 +136,7 @@ def _checked(body: Exchange, may_claim: bool, credit: Credit | None) -> Exchangi
     return Exchanging(sound, faults, may_claim, credit)
 
 
-def pulled_of(answer: ExchangeAnswer) -> Pulled:
+def _pulled(answer: ExchangeAnswer) -> Pulled:
     """The pull's part of an answer; work that was given just now is a reason not to wait."""
     newest_ms = max((claim.issued_at_ms for claim in answer.assigned_claims), default=0)
     given = newest_ms + TOLD_WITHIN_MS > answer.server_time_ms

@@ -238,10 +238,14 @@ EXPLANATIONS: dict[str, Explanation] = {
         "Content-Type is not application/json, or a Content-Encoding was used.",
         "Send application/json without an encoding.",
     ),
+    "UPGRADE_REQUIRED": Explanation(
+        "The path is a worker's channel: it is opened as a WebSocket, not called.",
+        "Open it with a WebSocket client and the subprotocol feltd.v1, or POST to .../exchange.",
+    ),
     "PROTOCOL_UNSUPPORTED": Explanation(
-        "Feltd-Protocol names a version this daemon does not speak; `supported` lists those it "
-        "does.",
-        "Leave the header out or name a supported version.",
+        "Feltd-Protocol, or the subprotocol of a WebSocket, names a version this daemon does not "
+        "speak; `supported` lists those it does.",
+        "Leave the header out or name a supported version; a channel's subprotocol is feltd.v1.",
     ),
     "UNAUTHENTICATED": Explanation(
         "The bearer is missing, malformed, unknown or ended; `reasons` says which where the "

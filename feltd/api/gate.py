@@ -89,8 +89,8 @@ class Answer:
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
+        if message["type"] in ("http.response.start", "websocket.accept"):
+            self.status = message.get("status", 101)
             message["headers"] = [
                 *message.get("headers", ()),
                 (b"x-request-id", self.head.request_id),
@@ -139,9 +139,7 @@ class Gate:
         try:
             self._check(scope, head, answer)
             brought_from = self._proxies.enter(scope)
-            if scope["type"] == "websocket":
-                await self._inner(scope, receive, send)
-            elif head.preflight:
+            if head.preflight and scope["type"] == "http":
                 await self._preflight(head, answer)
             else:
                 await self._inner(scope, receive, answer)

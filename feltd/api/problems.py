@@ -73,6 +73,8 @@ def render(refused: Refused, request_id: str, *, status: int = 0) -> tuple[int, 
         headers.append((b"retry-after", b"%d" % seconds))
     if ALLOW in facts:
         headers.append((b"allow", str(facts[ALLOW]).encode("ascii")))
+    if row.status == 426:
+        headers.append((b"upgrade", b"websocket"))
     if row.status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="feltd"'))
     return status, body, headers

@@ -261,6 +261,19 @@ class Request:
         self._gone: Gone | None = None
         self._watcher: asyncio.Task[None] | None = None
 
+    def again(self, scope: Scope, route: "Route") -> "Request":
+        """Another call of the same client to the same daemon, about the same object."""
+        return Request(
+            scope,
+            self.receive,
+            route,
+            self.path_params,
+            app=self.app,
+            admission=self._admission,
+            polls=self._polls,
+            deadline_ms=self.deadline_ms,
+        )
+
     @property
     def headers(self) -> Headers:
         """The headers, case aside."""

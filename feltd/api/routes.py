@@ -58,6 +58,8 @@ class Route:
     body_bytes_max: int | None = None
     #: A page of the console: forms in, HTML out, refusals included; no part of the API's own page.
     page: bool = False
+    #: What serves it as a WebSocket; `handler` then answers who comes without an upgrade.
+    socket: Any = None
 
     @property
     def keep_alive(self) -> bool:

@@ -122,6 +122,9 @@ def who_asks_wrongly(scene: Scene) -> None:
     told.expect("MEDIA_TYPE_UNSUPPORTED", plain)
     scene.call("REQUEST_INVALID", "GET", "/v1/keys?limit=0")
     scene.call("PROTOCOL_UNSUPPORTED", "GET", "/v1/keys", Feltd_Protocol="2")
+    scene.call(
+        "UPGRADE_REQUIRED", "GET", f"/v1/workers/{scene.edge.id}/channel", key=scene.edge.key
+    )
     scene.call("UNAUTHENTICATED", "GET", "/v1/keys", key="")
     scene.call("FORBIDDEN", "GET", "/v1/keys", key=scene.mesh.submitter_key)
     scene.call("ROUTE_NOT_FOUND", "GET", "/v1/nowhere")

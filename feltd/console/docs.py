@@ -129,7 +129,6 @@ def shapes(document: dict[str, Any]) -> list[Shape]:
     return [
         Shape(name, _about(schemas[name]), _members(schemas[name]))
         for name in sorted(schemas, key=str.lower)
-        if schemas[name].get("properties")
     ]
 
 
@@ -213,7 +212,7 @@ def _members(schema: dict[str, Any]) -> list[Member]:
     required = schema.get("required", ())
     return [
         Member(name, kind(member), name in required, _default(member))
-        for name, member in schema["properties"].items()
+        for name, member in schema.get("properties", {}).items()
     ]
 
 

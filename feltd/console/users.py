@@ -1,8 +1,8 @@
 """Users: who may log in, with which roles in which tenants; changed and disabled here."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from feltd.api.request import Reply, Request
 from feltd.api.routes import Route
@@ -27,7 +27,7 @@ class UsersQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class RoleForm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One role in one tenant; "none" takes it away."""
 
-    tenant: Annotated[Tenant, Meta(min_length=1)]
+    tenant: Tenant
     role: Literal["viewer", "operator", "admin", "none"]
 
 

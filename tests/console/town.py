@@ -102,6 +102,8 @@ class Town:
             "trigger_id": "nightly", "kind": "schedule", "cron": "30 2 * * *",
             "timezone": "Europe/Berlin", "input": {"say": HOSTILE},
         })  # fmt: skip
+        self.worker("edge-1", "--label", "zone=a")
+        self.dead()
         post("/v1/keys", {"name": "soon <b>over</b>", "scopes": ["workloads:read"],
                           "tenants": ["t"], "expires_at_ms": now_ms + 86_400_000})  # fmt: skip
 

@@ -31,7 +31,7 @@ LOG_BYTES_MAX = 256 * 1024
 
 
 async def get_diagnostics(request: Request) -> Reply:
-    """GET /v1/diagnostics: one answer for all who ask within a second."""
+    """GET /v1/diagnostics: one look for all who ask while it is taken."""
     return reply(200, await request.app.diagnosis.get())
 
 

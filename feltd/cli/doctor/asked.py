@@ -7,7 +7,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from feltd.cli.doctor import rows
-from feltd.cli.doctor.files import BACKUP_OLD_MS, DISK_FREE_LOW_BYTES
+from feltd.cli.doctor.files import BACKUP_OLD_MS, room
 from feltd.cli.doctor.findings import Finding, fail, ok, size, some, span, warn
 from feltd.model.checkup import Checkup
 from feltd.worker.client import Client
@@ -137,12 +137,11 @@ class Asked:
         if self.diagnostics is None:
             return
         place = self.diagnostics["place"]
-        free, used = place["disk_free_bytes"], place["database_bytes"]
-        seen = f"{size(free)} free beside {size(used)} of database"
-        low = free < max(used, DISK_FREE_LOW_BYTES)
-        helps = "a backup needs as much again: feltd compact --dry-run"
-        yield warn("disk", seen, helps) if low else ok("disk", seen)
-        yield ok("wal", f"write-ahead log of {size(place['wal_bytes'])}")
+        told = {reason["code"] for reason in self.health["reasons"]} if self.health else set()
+        if "DISK_LOW" not in told:
+            yield room(place["disk_free_bytes"], place["database_bytes"])
+        if "WAL_LARGE" not in told:
+            yield ok("wal", f"write-ahead log of {size(place['wal_bytes'])}")
         age_s = _gauge(self.diagnostics["metrics"], "feltd_backup_age_seconds")
         if age_s < 0:
             yield warn("backup", f"none in {place['backup_dir']}", "feltd backup create")

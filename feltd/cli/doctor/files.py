@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from feltd.api.health import DISK_FREE_BYTES_MIN, WAL_BYTES_MAX
 from feltd.api.listen import find_local_socket
+from feltd.api.metrics import free_bytes
 from feltd.cli.doctor.findings import (
     DAY_MS,
     HOUR_MS,
@@ -105,8 +106,11 @@ def holder(data: Path) -> tuple[int, str]:
 
 def disk(data: Path) -> Finding:
     """Free bytes beside the database."""
-    found = os.statvfs(data.parent)
-    free, used = found.f_bavail * found.f_frsize, data.stat().st_size
+    return room(free_bytes(data), data.stat().st_size)
+
+
+def room(free: int, used: int) -> Finding:
+    """What so many free bytes beside a database of so many mean."""
     seen = f"{size(free)} free beside {size(used)} of database"
     if free < DISK_FREE_BYTES_MIN:
         return fail("disk", seen, "make room, or move the database; then feltd compact")

@@ -5,7 +5,9 @@ is tried too often has to wait, by account and by address. No password is kept, 
 for a repeat or put into a refusal; Idempotency-Key is not taken where one is in the body.
 """
 
+import asyncio
 import ipaddress
+from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -32,6 +34,9 @@ from feltd.model.user import (
     User,
 )
 from feltd.store.tx import Tx
+
+#: What is still being written down; the loop itself holds tasks only weakly.
+_ASIDE: set[asyncio.Task[None]] = set()
 
 log = structlog.get_logger("feltd.auth")
 
@@ -158,17 +163,25 @@ async def _prove(request: Request, username: str, password: str) -> Proven:
         raise
     if kept is None or not right:
         if last_free:
-            await _tell_put_off(request, username, address)
+            _tell_put_off(request, username, address)
         raise Refused("UNAUTHENTICATED", WRONG)
     throttle.right(username, address, now_ms)
     return Proven(username=username, password_hash=kept)
 
 
-async def _tell_put_off(request: Request, username: str, address: str) -> None:
+def _tell_put_off(request: Request, username: str, address: str) -> None:
+    """Write it down beside the answer, which must not take longer for a name that somebody has."""
     log.warning("logins are put off", address=address)
+    task = asyncio.get_running_loop().create_task(_deny(request, username, address))
+    _ASIDE.add(task)
+    task.add_done_callback(_ASIDE.discard)
+
+
+async def _deny(request: Request, username: str, address: str) -> None:
     told = Ask(caller=LOCAL, body=f"wrong passwords, the last from {address or 'this machine'}",
                id=username)  # fmt: skip
-    await request.app.writer.submit(sessions.deny, told, deadline_ms=request.deadline_ms)
+    with suppress(Refused):
+        await request.app.writer.submit(sessions.deny, told, deadline_ms=request.deadline_ms)
 
 
 def _kept(tx: Tx, username: str, now: Now) -> str | None:

@@ -40,7 +40,12 @@ def is_secure(request: Request) -> bool:
 
 
 def session_of(request: Request) -> str | None:
-    """The session a cookie brings, as bearer text; None without one, or with several."""
+    """The session a cookie brings, as bearer text; None without one, or with several.
+
+    None on a WebSocket too: a browser opens those from any page.
+    """
+    if request.scope["type"] != "http":
+        return None
     wanted = (NAME_SECURE if is_secure(request) else NAME_LOOPBACK) + "="
     found = [
         pair.strip().removeprefix(wanted)

@@ -104,7 +104,7 @@ class Door:
                 else:
                     caller = await self.caller(text)
                 if caller.session_id is not None:
-                    caller = narrowed(request, caller)
+                    caller = _as_before(request, caller) or narrowed(request, caller)
         allow(request.route, caller, request.path_params)
         request.caller = caller
 
@@ -193,6 +193,19 @@ class Door:
             self._known = found
         else:
             self._known.update(found)
+
+
+def _as_before(request: Request, caller: Caller) -> Caller | None:
+    """The session's caller as this call began, where it is asked for again: an open poll or stream.
+
+    It goes on reading what it read. Refuses FORBIDDEN where his roles no longer allow all of that.
+    """
+    before: Caller | None = request.caller
+    if before is None or before.session_id != caller.session_id:
+        return None
+    if not roles.covers(caller.roles or {}, before):
+        raise Refused("FORBIDDEN", roles.CHANGED)
+    return before
 
 
 def _of_itself(request: Request) -> bool:

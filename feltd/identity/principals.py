@@ -208,7 +208,7 @@ def _confirm_session(tx: Tx, caller: Caller, now: Now) -> None:
     if why is not None:
         raise ended(why)
     if not roles.covers(roles.read(row["roles"]), caller):
-        raise Refused("FORBIDDEN", "the roles of the session's user have just been changed")
+        raise Refused("FORBIDDEN", roles.CHANGED)
 
 
 def require_scope(caller: Caller, scope: str) -> None:

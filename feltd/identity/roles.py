@@ -13,6 +13,7 @@ from feltd.model.base import Caller
 from feltd.model.user import Role
 
 EVERY = "*"
+CHANGED = "the roles of the session's user have been changed"
 
 _VIEWER = frozenset(
     {

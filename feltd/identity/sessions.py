@@ -115,7 +115,7 @@ def deny(tx: Tx, ask: Ask[str], now: Now) -> None:
     the chain.
     """
     if tx.row(DENIED, {"username": ask.id}) is not None:
-        act(tx, now, str(ask.caller.subject), "throttle_login", ask.id, reason=ask.body)
+        act(tx, now, "service:feltd", "throttle_login", ask.id, reason=ask.body)
 
 
 def logout(tx: Tx, ask: Ask[None], now: Now) -> None:

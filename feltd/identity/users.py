@@ -197,7 +197,7 @@ def disable(tx: Tx, ask: Ask[None], now: Now) -> User:
     if tx.change(DISABLE, at):
         sessions.end_all(tx, now, ask.id, "user_disabled")
         act(tx, now, str(caller.subject), "disable_user", ask.id)
-    return _shown(caller, _found(tx, ask, now))
+    return _shown(caller, _read(tx, ask.id, now))
 
 
 def change_role(tx: Tx, ask: Ask[ChangeRoles], now: Now) -> User:
@@ -225,7 +225,7 @@ def change_role(tx: Tx, ask: Ask[ChangeRoles], now: Now) -> User:
         for live in tx.rows(LIVE, {"username": ask.id}):
             tx.tell("key", live["session_id"])
         _act(tx, caller, now, "change_role", ask.id, {"roles": changes})
-    return _shown(caller, _found(tx, ask, now))
+    return _shown(caller, _read(tx, ask.id, now))
 
 
 def change_password(tx: Tx, ask: Ask[NewPassword], now: Now) -> None:
@@ -239,9 +239,7 @@ def change_password(tx: Tx, ask: Ask[NewPassword], now: Now) -> None:
     own = caller.session_id is not None and caller.subject.id == body.username
     if not caller.local and (not own or body.proven_hash is None):
         raise Refused("FORBIDDEN", "a password is changed by a session of its user")
-    row = tx.row(READ, {"username": body.username, "wall_ms": now.wall_ms})
-    if row is None:
-        raise not_found("USER_NOT_FOUND")
+    row = _read(tx, body.username, now)
     if row["disabled_at_ms"] is not None:
         raise Refused("REQUEST_INVALID", DISABLED)
     given = {**msgspec.structs.asdict(body), "at_ms": now.wall_ms}
@@ -259,12 +257,20 @@ def kept_hash(tx: Tx, username: str, now: Now) -> str | None:
     return str(row["password_hash"])
 
 
+def _read(tx: Tx, username: str, now: Now) -> Row:
+    """The row of a user, whoever asks. Refuses USER_NOT_FOUND."""
+    row = tx.row(READ, {"username": username, "wall_ms": now.wall_ms})
+    if row is None:
+        raise not_found("USER_NOT_FOUND")
+    return row
+
+
 def _found(tx: Tx, ask: Ask[ChangeRoles] | Ask[None], now: Now) -> Row:
     """The user an authorized caller names, where he sees him. Refuses USER_NOT_FOUND."""
     confirm(tx, ask.caller, now)
     require_scope(ask.caller, SCOPE)
-    row = tx.row(READ, {"username": ask.id, "wall_ms": now.wall_ms})
-    if row is None or not _sees(ask.caller, _roles(row)):
+    row = _read(tx, ask.id, now)
+    if not _sees(ask.caller, _roles(row)):
         raise not_found("USER_NOT_FOUND")
     return row
 

@@ -5,6 +5,7 @@ key and the grant that obtained it, and is good for nothing but what that worker
 """
 
 from feltd.clock import Now
+from feltd.errors import Refused
 from feltd.identity import endings, keyrows
 from feltd.model.base import Caller
 from feltd.store.tx import Tx
@@ -45,8 +46,11 @@ def issue_worker_key(
 
     Keys issued so before end: revoked, or taken_over those of earlier incarnations. `fresh` is
     55 random characters; `namespace` the daemon's. The key expires with the caller's and dies
-    with it, or with the grant. The caller's key was confirmed in this transaction.
+    with it, or with the grant. The caller's key was confirmed in this transaction. Refuses
+    FORBIDDEN for a person's session: what it obtained would outlive it.
     """
+    if caller.session_id is not None:
+        raise Refused("FORBIDDEN", "a worker gets its key by a key, not by a person's session")
     revoke_keys_of_worker(tx, now, worker_id, incarnation)
     issued = [row["key_id"] for row in tx.rows(ISSUED, {"worker_id": worker_id})]
     endings.end(tx, now, issued, "revoked")

@@ -49,6 +49,8 @@ COMMANDS: dict[str, Entry] = {
     "users": Entry("feltd.cli.users:users", "Make and disable people; give them roles."),
     "grants": Entry("feltd.cli.grants:grants", "Issue and end grants."),
     "health": Entry("feltd.cli.health:health", "What the daemon says of itself."),
+    "top": Entry("feltd.cli.top.command:top", "The mesh on one screen, live."),
+    "diagnostics": Entry("feltd.cli.diagnostics:diagnostics", "Pack what others need to help you."),
     "doctor": Entry("feltd.cli.doctor.command:doctor", "Look at everything that may be wrong."),
     "check": Entry("feltd.cli.check:check", "Test every promise against the file."),
     "sql": Entry("feltd.cli.sql:sql", "Ask the file in SQL, or one of 20 questions."),

@@ -21,6 +21,8 @@ ANSWER_S = 20.0
 CONNECT_S = 5.0
 #: Below the daemon's keep-alive, so that no connection dies under a request of ours.
 KEEP_ALIVE_S = 60.0
+#: What a call that wants text, no JSON, accepts.
+TEXT = "text/plain"
 #: First pause after silence; doubled each time up to PAUSE_MAX_S, and drawn evenly below that.
 PAUSE_S = 0.1
 PAUSE_MAX_S = 5.0
@@ -95,10 +97,11 @@ class Transport:
         await self._http.aclose()
 
     async def send(self, call: Call) -> Any:
-        """The decoded answer (None for 204). Repeats until answered, or until patience ends.
+        """The decoded answer: None for 204, as it came for a call that accepts TEXT.
 
-        Raises Refusal where the daemon says anything else than "repeat", or still says it when
-        patience ends; Unreachable when nothing was heard by then.
+        Repeats until answered, or until patience ends. Raises Refusal where the daemon says
+        anything else than "repeat", or still says it when patience ends; Unreachable when nothing
+        was heard by then.
         """
         content = None if call.body is None else msgspec.json.encode(call.body)
         headers = dict(call.headers or {})
@@ -146,7 +149,7 @@ class Transport:
             said = str(error) or type(error).__name__
             raise Unreachable(f"no answer from {self.url}: {said}") from error
         if answer.is_success:
-            return _decoded(answer)
+            return answer.text if headers.get("Accept") == TEXT else _decoded(answer)
         raise refusal.read(answer.status_code, answer.content, answer.headers.get("Retry-After"))
 
 

@@ -5,10 +5,10 @@ It opens the database through the store alone, read-only, and only when no daemo
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from feltd.api.health import DISK_FREE_BYTES_MIN, WAL_BYTES_MAX
 from feltd.api.listen import find_local_socket
@@ -33,6 +33,8 @@ from feltd.state import checkup
 from feltd.store import backup, lock, migrate, private, sidecar
 from feltd.store.connect import StoreProblem, open_local, verify
 from feltd.store.tx import Tx
+
+T = TypeVar("T")
 
 #: A backup needs as much again as the database; below this somebody should look.
 DISK_FREE_LOW_BYTES = 1024 * 1024 * 1024
@@ -78,14 +80,19 @@ def files(place: Place, served: bool) -> Iterator[Finding]:
 
 
 def look(data: Path) -> Checkup:
-    """The look over the rows of a file that nobody serves. Raises StoreProblem or sqlite3.Error."""
+    """The look over the rows of a file that nobody serves. Raises as `read`."""
     migrate.check(data)
+    return read(data, checkup.look)
+
+
+def read(data: Path, rule: Callable[[Tx, None, Now], T]) -> T:
+    """What a rule that only reads answers over a file. Raises StoreProblem or sqlite3.Error."""
     conn = open_local(data, read_only=True)
     try:
         conn.execute("BEGIN")
         tx = Tx(conn)
         at_ms = wall_ms()
-        return checkup.look(tx, None, Now(max(ledger.read(tx)["lease_ms"], at_ms), at_ms))
+        return rule(tx, None, Now(max(ledger.read(tx)["lease_ms"], at_ms), at_ms))
     finally:
         conn.close()
 

@@ -1,0 +1,1 @@
+"""`feltd top`: the mesh on one screen, as it changes."""

@@ -56,13 +56,13 @@ def free_port() -> int:
         return int(held.getsockname()[1])
 
 
-def launch(daemon: Daemon, *handed: socket.socket) -> None:
+def launch(daemon: Daemon, *handed: socket.socket, flags: tuple[str, ...] = ()) -> None:
     """Start the daemon on these sockets; it gets its own copies."""
     fds = [one.fileno() for one in handed]
     command = (sys.executable, "-c", LAUNCH, ",".join(map(str, fds)), *FELTD, "serve")
     with daemon.log.open("a") as log:
         daemon.process = subprocess.Popen(
-            (*command, "--data", str(daemon.data)),
+            (*command, "--data", str(daemon.data), *flags),
             stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=fds,
         )  # fmt: skip
     assert daemon.process.stdout is not None

@@ -36,6 +36,8 @@ HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
 )
+#: Blocks that the base has a place for: they hold the parts and are none.
+WHOLE_BLOCKS = frozenset({"title", "head", "main"})
 #: Fields of a form, and of a page's query, that are the frame's and no page's.
 FORM_TOKEN, PART = "form_token", "part"
 #: What was done, told once on the next page: a cookie, because the page is another call.
@@ -261,7 +263,8 @@ def _environment() -> jinja2.Environment:
 def _blocks(name: str) -> frozenset[str]:
     """The blocks a template has itself: those of the base are no parts of it."""
     source, _, _ = _loader().get_source(_environment(), f"{name}.html")
-    return frozenset(block.name for block in _environment().parse(source).find_all(Block))
+    names = {block.name for block in _environment().parse(source).find_all(Block)}
+    return frozenset(names - WHOLE_BLOCKS)
 
 
 def _loader() -> jinja2.BaseLoader:

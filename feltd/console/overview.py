@@ -12,6 +12,7 @@ from feltd.api.metrics import free_bytes
 from feltd.api.request import Reply, Request
 from feltd.api.routes import Route
 from feltd.console import asked, frame
+from feltd.errors import Refused
 from feltd.mesh import backlog, pulse
 from feltd.mesh.states import LIVE_STATES
 from feltd.model.base import Caller
@@ -19,6 +20,8 @@ from feltd.model.why import BacklogAsk
 
 #: Kinds of work that are shown as waiting longest.
 WAITING_SHOWN = 5
+#: Parts that tell of everybody's work.
+HOUSE_PARTS = frozenset({"sampled", "fences", "sheds", "house"})
 #: What a page waits for fresh counts, seconds.
 LOOK_S = 0.1
 EVERYBODY = "*"
@@ -44,8 +47,10 @@ async def overview(request: Request) -> Reply:
     """GET /console."""
     caller: Caller = request.caller
     whole = EVERYBODY in caller.tenants and caller.holds("metrics:read")
-    values: dict[str, Any] = {"whole": whole, "health": request.app.health.look()}
     part = frame.part(request)
+    if part in HOUSE_PARTS and not whole:
+        raise Refused("FORBIDDEN", "this is the whole daemon's: it needs a role in tenants *")
+    values: dict[str, Any] = {"whole": whole, "health": request.app.health.look()}
     if part in (None, "counts"):
         values["counts"] = await _counts(request, caller)
     if part in (None, "waiting"):

@@ -122,3 +122,29 @@ def test_a_key_that_obtained_another_goes_after_it(kept: Kept) -> None:
     assert kept.count("keys") == 1
     kept.slice("keys")
     assert kept.count("keys") == 0
+
+
+def test_sessions_go_a_month_after_they_ran_out(kept: Kept) -> None:
+    kept.hand(
+        "INSERT INTO users (name, password_hash, created_by, created_at_ms, password_changed_at_ms)"
+        " VALUES ('ada', '$argon2id$v=19$m=19456,t=2,p=1$c2FsdA$aGFzaA', 'service:x', 0, 0)"
+    )
+    half_a_day_ms = DAY_MS // 2
+    for number in range(3):
+        kept.hand(
+            "INSERT INTO sessions (session_id, user_name, secret_digest, created_at_ms,"
+            " expires_at_ms, last_used_at_ms) VALUES (:id, 'ada', 'sha256:' || hex(zeroblob(32)),"
+            " :at_ms, :at_ms + 43200000, :at_ms)",
+            id=f"session{number:05d}",
+            at_ms=kept.now.wall_ms,
+        )
+        kept.later(1)
+
+    kept.later(MONTH_MS + half_a_day_ms - 4)
+    assert "sessions" not in kept.compact()
+    kept.later(1)
+    assert kept.slice("sessions", 1).counts == {"sessions": 1}
+    kept.later(10)
+    assert kept.compact()["sessions"] == 2
+    kept.keeps(keys_ms=0)
+    assert kept.slice("sessions").counts == {}

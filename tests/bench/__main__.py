@@ -3,7 +3,8 @@
 With `--depth` only what a pull costs in a crowd (see depth.py), with `--fairness` only what one
 tenant's flood costs another's claims (see fairness.py), with `--state` only what a long log of
 changes costs (see state.py), with `--programs` only what bad programs cost others (see
-programs.py); each ends 1 when that is too much.
+programs.py), with `--backup` only what a backup costs those at work (see backup.py); each ends 1
+when that is too much.
 
 Client and daemon share the machine, the disk is the real one: compare lines of one run only. Each
 line also says what it is of the bare HTTP floor at the same number of clients.
@@ -15,7 +16,7 @@ import platform
 import sqlite3
 import sys
 
-from tests.bench import cycles, depth, fairness, programs, state
+from tests.bench import backup, cycles, depth, fairness, programs, state
 from tests.bench.cycles import Figure
 from tests.bench.machine import Daemon
 
@@ -87,11 +88,15 @@ def main() -> None:
     parser.add_argument("--fairness", action="store_true", help="only what a flood costs others")
     parser.add_argument("--state", action="store_true", help="only what a long log costs")
     parser.add_argument("--programs", action="store_true", help="only what bad programs cost")
+    parser.add_argument("--backup", action="store_true", help="only what a backup costs")
     parser.add_argument("--rows", type=int, default=state.DEEP, help="changes in the long log")
     given = parser.parse_args()
     if given.state:
         good = asyncio.run(state.run(given.rows, 3 if given.quick else state.ROUNDS))
         sys.exit(0 if good else 1)
+    if given.backup:
+        rows = backup.ROWS if given.rows == state.DEEP else given.rows
+        sys.exit(0 if asyncio.run(backup.run(rows, 1 if given.quick else backup.ROUNDS)) else 1)
     if given.programs:
         sys.exit(0 if asyncio.run(programs.run(1 if given.quick else programs.ROUNDS)) else 1)
     if given.fairness:

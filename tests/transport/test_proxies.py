@@ -17,7 +17,7 @@ import pytest
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, Message, Request, TextMessage
 
-from tests.daemon.running import PATIENCE_S, Daemon, Edge, create, people
+from tests.daemon.running import PATIENCE_S, Daemon, Edge, Mesh, create, people
 from tests.transport import proxies
 from tests.transport.certificates import Authority
 from tests.transport.test_activation import launch
@@ -36,22 +36,28 @@ class Behind(NamedTuple):
     front: Daemon
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=KINDS, scope="module")
 def behind(
-    request: pytest.FixtureRequest,
-    daemons: Callable[..., Daemon],
-    authority: Authority,
-    tmp_path: Path,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Behind]:
-    daemon = daemons("feltd.db", "--trust-proxy", "127.0.0.1/32").start()
-    folder = tmp_path / "proxy"
-    folder.mkdir()
+    """One of each kind for all stories."""
+    folder = tmp_path_factory.mktemp("behind")
+    authority = Authority(folder)
+    daemon = Daemon(folder / "feltd.db", "--tick-ms", "100", "--trust-proxy", "127.0.0.1/32")
+    daemon.init().start()
     proxy = getattr(proxies, request.param)(folder, authority, daemon.url)
     front = Daemon(daemon.data)
     front.key, front.tls = daemon.key, authority.client()
     front.url = f"https://localhost:{proxy.port}"
     yield Behind(daemon, proxy, front)
     proxy.close()
+    daemon.close()
+
+
+@pytest.fixture(scope="module")
+def mesh(behind: Behind) -> Mesh:
+    """A grant and its keys, for the stories behind one proxy."""
+    return people(behind.front)
 
 
 def last_seq(front: Daemon) -> int:
@@ -69,13 +75,13 @@ def addresses(daemon: Daemon, count: int) -> set[str]:
     return set(found)
 
 
-def test_work_goes_through_and_the_client_is_who_he_is(behind: Behind) -> None:
+def test_work_goes_through_and_the_client_is_who_he_is(behind: Behind, mesh: Mesh) -> None:
     daemon, front = behind.daemon, behind.front
-    mesh = people(front)
-    work = create(front, mesh, "a")
+    work = create(front, mesh, "work")
     edge = Edge(front, "edge", mesh.registrar_key)
     edge.beat()
-    (claim,) = edge.pull()
+    claims = {claim["workload_id"]: claim for claim in edge.pull(max=8)}
+    claim = claims[work["workload_id"]]
     assert edge.fenced("start", claim).status == 200
     assert edge.fenced("complete", claim, output={"pages": 1}).status == 200
     assert front.get(f"/v1/workloads/{work['workload_id']}")["state"] == "COMPLETED"
@@ -102,40 +108,37 @@ def test_a_stranger_is_named_by_the_proxy_and_refused_beside_it(
     assert addresses(daemon, 2) == {"192.0.2.66", "127.0.0.1"}
 
 
-def test_a_long_poll_ends_when_there_is_something_to_tell(behind: Behind) -> None:
+def test_a_long_poll_ends_when_there_is_something_to_tell(behind: Behind, mesh: Mesh) -> None:
     front = behind.front
-    mesh = people(front)
     after = last_seq(front)
     with ThreadPoolExecutor() as pool:
         polling = pool.submit(front.get, f"/v1/events?after={after}&wait_ms=30000")
         while not front.get("/health").get("long_polls", 1):
             assert not polling.done()
-        create(front, mesh, "a")
+        create(front, mesh, "poll")
         assert polling.result(PATIENCE_S)["items"]
 
 
-def test_events_of_a_stream_come_one_by_one(behind: Behind) -> None:
+def test_events_of_a_stream_come_one_by_one(behind: Behind, mesh: Mesh) -> None:
     """Nothing is held back until a buffer is full or the stream ends."""
     front = behind.front
-    mesh = people(front)
     with closing(front.connection()) as talk:
         headers = {"Authorization": f"Bearer {front.key}", "Accept": "text/event-stream"}
         talk.request("GET", f"/v1/events?after={last_seq(front)}", headers=headers)
         answer = talk.getresponse()
         assert answer.headers["Content-Type"].startswith("text/event-stream")
-        for name in ("a", "b", "c"):
+        for name in ("one", "two", "three"):
             created = create(front, mesh, name)["workload_id"]
             while created not in (line := answer.readline().decode()):
                 assert line, "the stream ended"
 
 
 def test_a_large_body_arrives_whole_and_a_larger_one_is_refused_in_feltds_words(
-    behind: Behind,
+    behind: Behind, mesh: Mesh
 ) -> None:
     front = behind.front
-    mesh = people(front)
     text = "x" * 200_000
-    made = create(front, mesh, "a", input={"text": text})
+    made = create(front, mesh, "large", input={"text": text})
     assert front.get(f"/v1/workloads/{made['workload_id']}")["input"]["text"] == text
     body = {"definition_id": "extract", "input": {"text": "x" * (1024 * 1024)}}
     refused = front.call("POST", "/v1/workloads", body)
@@ -167,10 +170,9 @@ def test_64_connections_are_kept_and_each_is_used_again(behind: Behind) -> None:
         assert list(pool.map(use, range(64))) == [[200] * 5] * 64
 
 
-def test_the_channel_of_a_worker_is_upgraded(behind: Behind) -> None:
+def test_the_channel_of_a_worker_is_upgraded(behind: Behind, mesh: Mesh) -> None:
     front = behind.front
-    mesh = people(front)
-    edge = Edge(front, "edge", mesh.registrar_key)
+    edge = Edge(front, "far", mesh.registrar_key)
     talk = front.connection()
     talk.connect()
     with closing(talk):
@@ -190,7 +192,7 @@ def test_the_channel_of_a_worker_is_upgraded(behind: Behind) -> None:
                 "capacity": {"concurrency": 8}}  # fmt: skip
         talk.sock.sendall(channel.send(TextMessage(json.dumps({"id": 7, "heartbeat": beat}))))
         answer = json.loads(_text(talk.sock, channel))
-        assert (answer["id"], answer["worker"]["name"]) == (7, "edge")
+        assert (answer["id"], answer["worker"]["name"]) == (7, "far")
 
 
 def test_a_person_logs_in_and_only_pages_of_this_address_may_act(

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from feltd.api.tls import Tls, TlsProblem
 from tests.daemon.running import FELTD, PATIENCE_S, Daemon, create, people
 from tests.transport.certificates import RSA, Authority
 
@@ -92,10 +93,9 @@ def test_tls_1_2_and_1_3_with_http_1_1_and_nothing_older(
     assert "Traceback" not in daemon.told()
 
 
-def test_files_that_cannot_be_used_end_the_start_with_a_sentence(
-    daemons: Daemons, authority: Authority, tmp_path: Path
+def test_files_that_cannot_be_used_are_named_in_a_sentence(
+    authority: Authority, tmp_path: Path
 ) -> None:
-    daemon = daemons()
     cert, key = authority.issue("one")
     _, other = authority.issue("other")
     _, locked = authority.issue("locked", phrase="felt")
@@ -104,22 +104,35 @@ def test_files_that_cannot_be_used_end_the_start_with_a_sentence(
     for pair, said in (
         ((none, key), f"--tls-cert {none} cannot be read: No such file"),
         ((cert, none), f"--tls-key {none} cannot be read: No such file"),
+        ((cert, tmp_path), f"--tls-key {tmp_path} cannot be read: Is a directory"),
         ((key, key), f"--tls-cert {key} holds no certificate in PEM"),
         ((cert, cert), f"--tls-key {cert} holds no private key in PEM"),
         ((cert, other), "the key belongs to another certificate"),
         ((cert, locked), f"--tls-key {locked} has a passphrase"),
         ((torn, key), f"--tls-cert {torn} with its key cannot be used: "),
     ):
-        flags = ("--tls-cert", str(pair[0]), "--tls-key", str(pair[1]))
-        ran = subprocess.run(
-            (*FELTD, "serve", "--data", str(daemon.data), "--port", "0", *flags),
-            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
-        assert (ran.returncode, ran.stdout) == (1, "")
-        errors = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
-        assert len(errors) == 1, ran.stderr
-        assert said in errors[0], ran.stderr
-        assert "Traceback" not in ran.stderr
+        with pytest.raises(TlsProblem) as problem:
+            Tls(str(pair[0]), str(pair[1]))
+        assert said in str(problem.value)
+        assert "\n" not in str(problem.value)
+
+
+def test_a_key_with_a_passphrase_ends_the_start_and_nobody_is_asked(
+    daemons: Daemons, authority: Authority
+) -> None:
+    daemon = daemons()
+    cert, key = authority.issue("locked", phrase="felt")
+    mine, its = pty.openpty()
+    flags = ("--tls-cert", str(cert), "--tls-key", str(key))
+    ran = subprocess.run(
+        (*FELTD, "serve", "--data", str(daemon.data), "--port", "0", *flags),
+        stdin=its, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    os.close(its)
+    os.close(mine)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert f"error: --tls-key {key} has a passphrase: give one without\n" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_a_renewed_certificate_is_served_after_sighup_and_a_bad_one_changes_nothing(

@@ -1,75 +1,134 @@
 """`feltd check`: ask the file whether every promise holds. It only reads, beside a daemon too."""
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from feltd.cli.output import Examples, json_option, say_json
+from feltd.daemon import auditfile
 from feltd.daemon.place import no_database
+from feltd.mesh import chain
+from feltd.mesh.promised import Broken
 from feltd.state import promises
-from feltd.store import migrate, sidecar
+from feltd.store import migrate, schema, sidecar
 from feltd.store.connect import open_local, unusable
 from feltd.store.tx import Tx
+
+#: What is looked into beside the promises, and what each says.
+SAYS = {
+    "CHECKS": "every row keeps to the CHECKs of the schema",
+    "SCHEMA": "the schema is the one that this feltd ships",
+    "MIRROR": "the database tells what its audit file tells",
+}
+
+
+class Found(NamedTuple):
+    """What is broken, which pages are damaged, and the ids that were looked into."""
+
+    broken: list[Broken]
+    damage: list[str]
+    ids: list[str]
 
 
 @click.command(
     cls=Examples,
-    examples=("feltd check --data feltd.db", "feltd check --json | jq .broken"),
+    examples=(
+        "feltd check --data feltd.db",
+        "feltd check --audit /var/log/feltd/audit.jsonl",
+        "feltd check --json | jq .broken",
+    ),
     short_help="Test every promise against the file.",
 )
 @click.option("--data", default="feltd.db", envvar="FELTD_DATA", help="the database file")
+@click.option(
+    "--audit",
+    "mirrors",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Compare with a mirror that `feltd serve --audit` wrote; may be repeated.",
+)
 @json_option
-def check(data: str, as_json: bool) -> int:
+def check(data: str, mirrors: tuple[Path, ...], as_json: bool) -> int:
     """Test every promise against the rows, recompute the audit chain, read every page.
 
     One line for each promise: held, or broken with the rows that break it; then exit code 1. The
-    file is only read, in one transaction, so it may be run beside a live daemon.
+    file is only read, in one transaction, so it may be run beside a live daemon. An audit row
+    before the mark beside the file that was edited or deleted is named; so are rows that a mirror
+    has otherwise, of those that retention has left.
     """
     path = Path(data).absolute()
     if not path.exists():
         raise no_database(path)
-    # The mark first: a live daemon only moves on from it.
+    # Mark and mirrors first: a live daemon only moves on from them.
     mark = sidecar.read(path)
-    migrate.check(path)
+    ends = [(mirror, mirror.stat().st_size) for mirror in mirrors]
+    applied = len(migrate.check(path).applied)
     conn = open_local(path, read_only=True)
     try:
         conn.execute("BEGIN")
         tx = Tx(conn)
         broken = promises.ask(tx, mark.commit_seq if mark else None)
         broken += promises.walk(tx)[1]
+        broken += promises.marked(tx, mark.audit_head) if mark else []
+        broken += _rules(conn, applied)
+        broken += [one for mirror, end in ends for one in _mirrored(tx, mirror, end)]
         damage = migrate.quick_check(conn)
     except sqlite3.Error as error:
         raise unusable(path, error) from error
     finally:
         conn.close()
+    ids = [*promises.ids(), "CHECKS", "SCHEMA", *(("MIRROR",) if mirrors else ())]
+    found = Found(broken, damage, ids)
     if as_json:
-        say_json(_document(broken, damage))
+        say_json(_document(found))
     else:
-        _print(broken, damage)
+        _print(found)
     return 1 if broken or damage else 0
 
 
-def _document(broken: list[promises.Broken], damage: list[str]) -> dict[str, Any]:
-    wrong = {one.id for one in broken}
+def _rules(conn: sqlite3.Connection, applied: int) -> Iterator[Broken]:
+    """What the schema would have refused, and what was done to the schema."""
+    pure = schema.shipped(applied)
+    try:
+        for name, rows in (
+            ("CHECKS", schema.violations(conn, pure)),
+            ("SCHEMA", schema.altered(conn, pure)),
+        ):
+            if rows:
+                yield Broken(name, SAYS[name], rows)
+    finally:
+        pure.close()
+
+
+def _mirrored(tx: Tx, mirror: Path, end: int) -> Iterator[Broken]:
+    wrong = chain.compare(tx, auditfile.lines(mirror, end))
+    if wrong:
+        yield Broken("MIRROR", SAYS["MIRROR"], [f"{mirror}: {told}" for told in wrong])
+
+
+def _document(found: Found) -> dict[str, Any]:
+    wrong = {one.id for one in found.broken}
     return {
-        "held": [one for one in promises.ids() if one not in wrong],
-        "broken": [one._asdict() for one in broken],
-        "damage": damage,
+        "held": [one for one in found.ids if one not in wrong],
+        "broken": [one._asdict() for one in found.broken],
+        "damage": found.damage,
     }
 
 
-def _print(broken: list[promises.Broken], damage: list[str]) -> None:
+def _print(found: Found) -> None:
     rows: dict[str, list[str]] = {}
-    for one in broken:
+    for one in found.broken:
         rows.setdefault(one.id, []).extend(one.rows)
-    for promise_id in promises.ids():
+    for promise_id in found.ids:
         held = "held  " if promise_id not in rows else "BROKEN"
-        click.echo(f"{promise_id:<12} {held} {promises.says(promise_id)}")
+        click.echo(f"{promise_id:<12} {held} {SAYS.get(promise_id) or promises.says(promise_id)}")
         for row in rows.get(promise_id, ()):
             click.echo(f"                    {row}")
-    sound = "sound " if not damage else "DAMAGED"
+    sound = "sound " if not found.damage else "DAMAGED"
     click.echo(f"{'pages':<12} {sound} every page and reference was read")
-    for found in damage:
-        click.echo(f"                    {found}")
+    for told in found.damage:
+        click.echo(f"                    {told}")

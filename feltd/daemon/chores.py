@@ -8,12 +8,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import structlog
-
 from feltd.api import samples
 from feltd.api.health import DISK_FREE_BYTES_MIN, WAL_BYTES_MAX
 from feltd.api.metrics import free_bytes
-from feltd.clock import Now
 from feltd.daemon import backups
 from feltd.daemon.auditfile import AuditFile
 from feltd.daemon.place import ALONE
@@ -21,10 +18,8 @@ from feltd.daemon.signing import Following
 from feltd.errors import Refused
 from feltd.identity import keys
 from feltd.keeper import Chore, Entry, rules
-from feltd.mesh import ledger, measures
-from feltd.state import promises
+from feltd.mesh import audited, ledger, measures
 from feltd.store.lock import LockHeld
-from feltd.store.tx import Tx
 
 if TYPE_CHECKING:
     from feltd.daemon.run import Daemon
@@ -36,12 +31,8 @@ PROBE_EVERY_MS = 1_000
 NOTE_KEY_USE_EVERY_MS = 15_000
 #: What ends within a week is looked for this often.
 EXPIRIES_EVERY_MS = 60_000
-#: Every promise asked on a large file takes seconds; a reader may be busy for so long.
-CHECK_MS_MAX = 60_000
 #: Entries that make work of changes and instants.
 STARTING = frozenset({"evaluate_triggers", "fire_schedules"})
-
-log = structlog.get_logger("feltd.keeper")
 
 
 def table(daemon: "Daemon") -> tuple[Entry | Chore, ...]:
@@ -57,7 +48,7 @@ def table(daemon: "Daemon") -> tuple[Entry | Chore, ...]:
         Chore("note_key_use", NOTE_KEY_USE_EVERY_MS, chores.note_key_use),
         Chore("expiries", EXPIRIES_EVERY_MS, chores.expiries),
         Chore("samples", samples.EVERY_MS, daemon.context.samples.take),
-        Chore("check_foreign_writes", 0, chores.check_foreign_writes),
+        Chore("check_foreign_writes", 0, daemon.foreign.begin),
         Chore("lock", 0, chores.lock),
         Chore("signing_keys", 0, chores.signing_keys),
         Chore("mark", 0, chores.mark),
@@ -141,28 +132,15 @@ class Chores:
 
     async def audit_file(self) -> None:
         """Append the audit rows that are new to the file the operator named."""
-        assert self._audit is not None
-        if self._audit.seq is None:
-            await asyncio.to_thread(self._audit.resume)
+        file, daemon = self._audit, self._daemon
+        assert file is not None
+        await asyncio.to_thread(file.look)
         while True:
-            rows = await self._daemon.readers.read(ledger.audit_after, self._audit.seq or 0)
-            if rows:
-                await asyncio.to_thread(self._audit.append, rows)
-            if len(rows) < ledger.AUDIT_ROWS:
+            place = audited.Place(file.seq or 0, file.hash)
+            ahead = await daemon.readers.read(audited.ahead, place)
+            told = f"{file.path}: {ahead.trouble}: compare (feltd check --audit), move it away"
+            daemon.health.note("AUDIT_FILE", told if ahead.trouble else None)
+            if ahead.rows:
+                await asyncio.to_thread(file.append, ahead.rows)
+            if len(ahead.rows) < audited.AHEAD_ROWS:
                 return
-
-    async def check_foreign_writes(self) -> None:
-        """Ask every promise after another program has written to the file."""
-        daemon = self._daemon
-        if not daemon.foreign_write:
-            return
-        daemon.foreign_write = False
-        broken = await daemon.readers.read(_ask, None, CHECK_MS_MAX)
-        told = "; ".join(f"{one.id} {one.says}: {one.rows[0]}" for one in broken)
-        if told:
-            log.error("a foreign write broke promises", broken=told)
-        daemon.health.note("FOREIGN_WRITE", told or None)
-
-
-def _ask(tx: Tx, cmd: None, now: Now) -> list[promises.Broken]:
-    return promises.ask(tx)

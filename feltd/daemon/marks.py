@@ -41,6 +41,10 @@ class Marker:
         )
         self._write(self._mark)
 
+    def audit_head(self) -> str:
+        """The newest audit row that the mark names, as `seq:hash`."""
+        return self._mark.audit_head
+
     def before_commit(self, tx: Tx, now: Now) -> None:
         """Raise the ceiling on disk before tokens reach it.
 

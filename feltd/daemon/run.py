@@ -34,13 +34,14 @@ from feltd.daemon.backups import Backups
 from feltd.daemon.chores import table
 from feltd.daemon.compacting import Compacting
 from feltd.daemon.crash import CrashPoint
+from feltd.daemon.foreign import ForeignWrites
 from feltd.daemon.handed import handed_sockets
 from feltd.daemon.hangup import hang_up
 from feltd.daemon.logs import LAST
 from feltd.daemon.notify import notify, watchdog_every_ms
 from feltd.daemon.pagecheck import check_pages
 from feltd.errors import Refused
-from feltd.identity import audit, keyring
+from feltd.identity import keyring
 from feltd.keeper import Keeper
 from feltd.mesh import events, ledger, measures, vitals
 from feltd.store.lock import DataLock
@@ -98,8 +99,6 @@ class Daemon:
         self.fatal: BaseException | None = None
         #: Where each setting came from.
         self.config_from: Mapping[str, str] = {}
-        #: Another program wrote to the file since the last check.
-        self.foreign_write = False
         #: The daemon's own workers; None unless it shall have some.
         self.executing: Executing | None = None
         self._hooks = hooks
@@ -137,6 +136,9 @@ class Daemon:
             auth=not config.no_auth,
         )
         self._note_held(opened.held)
+        self.foreign = ForeignWrites(
+            config.path, lambda: self.writer, self.health, self.stop, opened.marker.audit_head
+        )
         crash = self._hooks.crash
         self.metrics = Metrics() if crash is None else CrashPoint(*crash)
         self.writer = Writer(
@@ -147,7 +149,7 @@ class Daemon:
             before_batch=self._credit,
             before_commit=self._seal,
             after_commit=self._tell,
-            on_foreign_write=self._note_foreign_write,
+            on_foreign_write=self.foreign.note,
             on_fatal=self.die,
             observer=self.metrics,
         )
@@ -266,6 +268,7 @@ class Daemon:
             task.cancel()
         if hasattr(self, "compacting"):
             await self.compacting.close()
+            await self.foreign.close()
             await self.backups.close()
         found = None
         if self.writer.broken is None:
@@ -331,11 +334,6 @@ class Daemon:
         self.opened.marker.before_commit(tx, now)
         if isinstance(self.metrics, CrashPoint):
             self.metrics.before_commit()
-
-    def _note_foreign_write(self, tx: Tx, now: Now) -> None:
-        audit.act(tx, now, "service:feltd", "foreign_write", "database")
-        tx.tell("foreign_write", "")
-        self.foreign_write = True
 
     # Hooks of the writer, on the event loop
 

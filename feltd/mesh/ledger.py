@@ -5,6 +5,7 @@ over every restart and every restored file. Deciding what a start found is the d
 only the reads and writes it needs.
 """
 
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from feltd.clock import Now
@@ -50,18 +51,19 @@ SELECT a.hash
  WHERE a.seq = :seq
 """
 
-
-AUDIT_AFTER = """
-SELECT a.seq, a.kind, a.at_ms, a.wall_at_ms, a.first_event_seq, a.last_event_seq, a.actor,
-       a.action, a.subject, a.reason, a.digest, a.prev_hash, a.hash
+LAST_FOREIGN = """
+SELECT a.at_ms
   FROM audit a
- WHERE a.seq > :after_seq
- ORDER BY a.seq
- LIMIT :rows
+ WHERE a.kind = 'act'
+   AND a.subject = 'database'
+   AND a.action = 'foreign_write'
+ ORDER BY a.seq DESC
+ LIMIT 1
 """
 
-#: Audit rows read at a time for the file beside the database.
-AUDIT_ROWS = 1_000
+#: The act that tells of another program's write, and what it is said to be done to.
+FOREIGN_WRITE, DATABASE = "foreign_write", "database"
+FOREIGN_EVERY_MS = 1_000
 
 
 class Opening(NamedTuple):
@@ -127,17 +129,37 @@ def acknowledge(tx: Tx, ask: Ask[None], now: Now) -> None:
     audit.act(tx, now, str(ask.caller.subject), "acknowledge", ask.id)
 
 
+def foreign_write(tx: Tx, now: Now) -> bool:
+    """Write down that another program has written to the file since the last commit.
+
+    At most once a second: a program that goes on writing would fill the chain. Whether it was
+    written; what was left out is told by `foreign_write_again`.
+    """
+    last = tx.row(LAST_FOREIGN)
+    if last is not None and 0 <= now.lease_ms - last["at_ms"] < FOREIGN_EVERY_MS:
+        return False
+    foreign_write_again(tx, None, now)
+    return True
+
+
+def foreign_write_again(tx: Tx, cmd: None, now: Now) -> None:
+    """The same, whenever it was last written. The reason tells the span in which it happened."""
+    ledger = read(tx)
+    since = _moment(ledger["lease_ms"] + ledger["wall_offset_ms"])
+    reason = f"after commit {ledger['commit_seq']} of {since}, before {_moment(now.wall_ms)}"
+    audit.act(tx, now, "service:feltd", FOREIGN_WRITE, DATABASE, reason=reason)
+
+
 def newest_token(tx: Tx) -> int:
     """The greatest token the counter has given out, committed or not."""
     return dialect.sequence(tx, "claims")
-
-
-def audit_after(tx: Tx, after_seq: int, now: Now) -> list[Row]:
-    """The audit rows after one, in order, at most AUDIT_ROWS."""
-    return tx.rows(AUDIT_AFTER, {"after_seq": after_seq, "rows": AUDIT_ROWS})
 
 
 def audit_hash(tx: Tx, seq: int) -> str:
     """Hash of one audit row, '' for none."""
     row = tx.row(AUDIT_HASH, {"seq": seq})
     return str(row["hash"]) if row else ""
+
+
+def _moment(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1_000, UTC).isoformat(timespec="milliseconds")

@@ -23,6 +23,18 @@ class Promise(NamedTuple):
     meant: Callable[[str], bool] | None = None
 
 
+#: Rows shown of one broken promise; more would hide the next one.
+SHOWN_MAX = 20
+
+
+class Broken(NamedTuple):
+    """A promise that does not hold: its id, what it says, and the rows that break it."""
+
+    id: str
+    says: str
+    rows: list[str]
+
+
 #: Promises that are walked or compared rather than asked with one query.
 SAYS = {
     "I20": "every event is sealed by one audit row, and the chain is whole",

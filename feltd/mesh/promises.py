@@ -5,12 +5,10 @@ transaction, so that they run beside a live daemon. Promises about what was answ
 no row to ask and are kept by tests alone.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from feltd.identity import audit
-from feltd.mesh import events, promised
-from feltd.mesh.promised import PLAIN, Promise
+from feltd.mesh import promised
+from feltd.mesh.promised import PLAIN, SHOWN_MAX, Broken, Promise
 from feltd.mesh.promised_feed import FEED
 from feltd.mesh.promised_gates import GATES
 from feltd.mesh.promised_holds import HOLDS
@@ -21,11 +19,6 @@ from feltd.mesh.promised_timeouts import TIMEOUTS
 from feltd.mesh.promised_waits import WAITS
 from feltd.store import dialect
 from feltd.store.tx import Row, Tx
-
-#: Rows shown of one broken promise; more would hide the next one.
-SHOWN_MAX = 20
-#: Rows of the audit chain read at a time.
-PAGE = 1_000
 
 WITHIN_AUTHORITY = """
 SELECT 'claim beyond the worker' AS what, c.fencing_token AS id, j.value AS capability
@@ -105,42 +98,10 @@ SELECT 'key', y.key_id
     OR NOT json_valid(y.tenants)
 """
 
-AUDIT_PAGE = """
-SELECT a.seq, a.kind, a.at_ms, a.wall_at_ms, a.first_event_seq, a.last_event_seq, a.actor,
-       a.action, a.subject, a.reason, a.digest, a.prev_hash, a.hash
-  FROM audit a
- WHERE a.seq > :after_seq
- ORDER BY a.seq
- LIMIT :page
-"""
-
-SEALED_EVENTS = """
-SELECT e.seq, e.at_ms, e.kind, e.tenant_id, e.application_id, e.workload_id, e.worker_id,
-       e.fencing_token, e.from_state, e.to_state, e.eligible_at_ms, e.expires_at_ms, e.end_kind,
-       e.actor
-  FROM events e
- WHERE e.seq BETWEEN :first_seq AND :last_seq
- ORDER BY e.seq
-"""
-
 LEDGER = """
-SELECT l.commit_seq, l.audit_seq, l.audit_hash, l.sealed_seq
+SELECT l.commit_seq
   FROM ledger l
  WHERE l.id = 1
-"""
-
-AUDIT_FLOOR = """
-SELECT f.seq, f.hash, f.event_seq, e.seq AS events_seq
-  FROM floors f
-  JOIN floors e ON e.name = 'events'
- WHERE f.name = 'audit'
-"""
-
-UNSEALED = """
-SELECT e.seq
-  FROM events e
- WHERE e.seq > :sealed_seq
- LIMIT 1
 """
 
 NEWEST_TOKEN = """
@@ -174,27 +135,8 @@ PROMISES = sorted(
 )
 
 
-class Broken(NamedTuple):
-    """A promise that does not hold: its id, what it says, and the rows that break it."""
-
-    id: str
-    says: str
-    rows: list[str]
-
-
-class Link(NamedTuple):
-    """Where a walk along the audit chain stands; `START` is before the first row."""
-
-    seq: int
-    hash: str
-    event_seq: int
-
-
-START = Link(0, "", 0)
-
-
 def ids() -> list[str]:
-    """The ids of every promise `ask` and `walk` look into, in order."""
+    """The ids of every promise that is looked into here and by chain.walk, in order."""
     return [one.id for one in PROMISES] + ["I20", "I23"]
 
 
@@ -209,7 +151,7 @@ def ask(
     """Every broken promise that a query can find; empty when all hold.
 
     `mark_commit_seq` is the commit number the sidecar remembers, None without one; `asked` are
-    the promises with a query, here those of the mesh. The audit chain is walked by `walk`.
+    the promises with a query, here those of the mesh. The audit chain is walked by chain.walk.
     """
     found = []
     for one in asked:
@@ -232,59 +174,6 @@ def ask(
         told = f"commit {ledger['commit_seq']} in the database, {mark_commit_seq} in the sidecar"
         found.append(Broken("I23", says("I23"), [told]))
     return found
-
-
-def walk(tx: Tx, since: Link = START) -> tuple[Link, list[Broken]]:
-    """Recompute the audit chain after `since`: where it ends, and what is wrong in it.
-
-    Each row's hash, its link to the row before, its digest over the events it seals, that every
-    event is sealed once, that no number is left out but where an act says so, and that the ledger
-    names the last row. What compaction has taken is below the floors: the walk begins there at the
-    earliest, and events below theirs are not looked for.
-    """
-    wrong: list[str] = []
-    link, events_seq = _beginning(tx, since)
-    for row in _audit(tx, link.seq):
-        if row["seq"] != link.seq + 1 or row["prev_hash"] != link.hash:
-            wrong.append(f"audit {row['seq']} does not follow audit {link.seq}")
-        if audit.hash_of(row) != row["hash"]:
-            wrong.append(f"audit {row['seq']} is not what was hashed")
-        event_seq = link.event_seq
-        if row["action"] == events.SKIP and str(row["subject"]).isdecimal():
-            event_seq = int(row["subject"])
-        elif row["kind"] == "commit":
-            event_seq = row["last_event_seq"]
-            bounds = {"first_seq": row["first_event_seq"], "last_seq": event_seq}
-            if row["first_event_seq"] != link.event_seq + 1:
-                wrong.append(f"audit {row['seq']} leaves out or repeats events")
-            kept = event_seq > events_seq
-            if kept and events.digest_of(tx.rows(SEALED_EVENTS, bounds)) != row["digest"]:
-                wrong.append(f"audit {row['seq']} seals other events than there are")
-        link = Link(row["seq"], row["hash"], event_seq)
-    ledger = tx.row(LEDGER)
-    if ledger is not None:
-        if (ledger["audit_seq"], ledger["audit_hash"]) != (link.seq, link.hash):
-            wrong.append(f"the chain ends at {link.seq}, the ledger at {ledger['audit_seq']}")
-        unsealed = tx.row(UNSEALED, {"sealed_seq": link.event_seq})
-        if ledger["sealed_seq"] != link.event_seq or unsealed is not None:
-            wrong.append(f"events after {link.event_seq} are not sealed")
-    return link, [Broken("I20", says("I20"), wrong[:SHOWN_MAX])] if wrong else []
-
-
-def _beginning(tx: Tx, since: Link) -> tuple[Link, int]:
-    """Where a walk from `since` begins, and the greatest event that is gone."""
-    floor = tx.row(AUDIT_FLOOR)
-    if floor is None:
-        return since, 0
-    kept = since.seq >= floor["seq"]
-    link = since if kept else Link(floor["seq"], floor["hash"], floor["event_seq"])
-    return link, int(floor["events_seq"])
-
-
-def _audit(tx: Tx, after_seq: int) -> Iterator[Row]:
-    while rows := tx.rows(AUDIT_PAGE, {"after_seq": after_seq, "page": PAGE}):
-        yield from rows
-        after_seq = rows[-1]["seq"]
 
 
 def _breaks(one: Promise, row: Row) -> bool:

@@ -5,14 +5,26 @@ may need several queries; it is told once. Nothing here writes.
 """
 
 from feltd.mesh import promises as of_mesh
-from feltd.mesh.promises import SHOWN_MAX, START, Broken, Link, walk
+from feltd.mesh.chain import START, Link, marked, walk
+from feltd.mesh.promised import SHOWN_MAX, Broken
 from feltd.state.promised import RECORDS
 from feltd.state.promised_floors import FLOORS
 from feltd.state.promised_schedules import SCHEDULES
 from feltd.state.promised_triggers import TRIGGERS
 from feltd.store.tx import Tx
 
-__all__ = ["PROMISES", "SHOWN_MAX", "START", "Broken", "Link", "ask", "ids", "says", "walk"]
+__all__ = [
+    "PROMISES",
+    "SHOWN_MAX",
+    "START",
+    "Broken",
+    "Link",
+    "ask",
+    "ids",
+    "marked",
+    "says",
+    "walk",
+]
 
 PROMISES = sorted(
     (*of_mesh.PROMISES, *RECORDS, *TRIGGERS, *SCHEDULES, *FLOORS), key=of_mesh.in_order

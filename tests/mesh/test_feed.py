@@ -11,7 +11,7 @@ from msgspec.json import decode, encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity.principals import LOCAL
-from feltd.mesh import cancel, events, feed, promises, requeue, vitals
+from feltd.mesh import cancel, chain, events, feed, promises, requeue, vitals
 from feltd.model.claim import Claim
 from feltd.model.event import Event, Following
 from feltd.model.workload import Cancel, Requeue
@@ -149,7 +149,7 @@ def test_numbers_of_a_history_that_was_put_back_never_come_again(mesh: Mesh) -> 
     assert [one.kind for one in read(mesh, "*", after=2)] == ["restore", "credit"]
     assert refused(lambda: read(mesh, "acme", after=3)).code == "EVENTS_COMPACTED"
     assert read(mesh, "acme", after=new.seq) == []
-    _link, wrong = promises.walk(Tx(mesh.conn))
+    _link, wrong = chain.walk(Tx(mesh.conn))
     assert wrong == []
 
 
@@ -172,7 +172,7 @@ def test_numbers_do_not_come_again_when_one_file_is_put_back_twice(mesh: Mesh) -
     first, second = seen
     assert refused(lambda: read(mesh, "acme", after=first)).code == "EVENTS_COMPACTED"
     assert second > first
-    _link, wrong = promises.walk(Tx(mesh.conn))
+    _link, wrong = chain.walk(Tx(mesh.conn))
     assert wrong == []
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from feltd.mesh import feed, requeue
-from feltd.mesh.promises import START, Link
+from feltd.mesh.chain import START, Link
 from feltd.model.event import Following
 from feltd.model.workload import Requeue
 from feltd.state import promises

@@ -15,95 +15,95 @@ ROWS_MAX = 100_000
 TABLES = """
 SELECT 'answers' AS name, count(*) AS size FROM (SELECT 1 FROM answers LIMIT :most)
 UNION ALL
-SELECT 'applications' AS name, count(*) AS size FROM (SELECT 1 FROM applications LIMIT :most)
+SELECT 'applications', count(*) FROM (SELECT 1 FROM applications LIMIT :most)
 UNION ALL
-SELECT 'audit' AS name, count(*) AS size FROM (SELECT 1 FROM audit LIMIT :most)
+SELECT 'audit', count(*) FROM (SELECT 1 FROM audit LIMIT :most)
 UNION ALL
-SELECT 'change_logs' AS name, count(*) AS size FROM (SELECT 1 FROM change_logs LIMIT :most)
+SELECT 'change_logs', count(*) FROM (SELECT 1 FROM change_logs LIMIT :most)
 UNION ALL
-SELECT 'changes' AS name, count(*) AS size FROM (SELECT 1 FROM changes LIMIT :most)
+SELECT 'changes', count(*) FROM (SELECT 1 FROM changes LIMIT :most)
 UNION ALL
-SELECT 'checkpoints' AS name, count(*) AS size FROM (SELECT 1 FROM checkpoints LIMIT :most)
+SELECT 'checkpoints', count(*) FROM (SELECT 1 FROM checkpoints LIMIT :most)
 UNION ALL
-SELECT 'claim_logs' AS name, count(*) AS size FROM (SELECT 1 FROM claim_logs LIMIT :most)
+SELECT 'claim_logs', count(*) FROM (SELECT 1 FROM claim_logs LIMIT :most)
 UNION ALL
-SELECT 'claims' AS name, count(*) AS size FROM (SELECT 1 FROM claims LIMIT :most)
+SELECT 'claims', count(*) FROM (SELECT 1 FROM claims LIMIT :most)
 UNION ALL
-SELECT 'collections' AS name, count(*) AS size FROM (SELECT 1 FROM collections LIMIT :most)
+SELECT 'collections', count(*) FROM (SELECT 1 FROM collections LIMIT :most)
 UNION ALL
-SELECT 'compaction_places' AS name, count(*) AS size FROM (SELECT 1 FROM compaction_places LIMIT :most)
+SELECT 'compaction_places', count(*) FROM (SELECT 1 FROM compaction_places LIMIT :most)
 UNION ALL
-SELECT 'concurrency_keys' AS name, count(*) AS size FROM (SELECT 1 FROM concurrency_keys LIMIT :most)
+SELECT 'concurrency_keys', count(*) FROM (SELECT 1 FROM concurrency_keys LIMIT :most)
 UNION ALL
-SELECT 'consumers' AS name, count(*) AS size FROM (SELECT 1 FROM consumers LIMIT :most)
+SELECT 'consumers', count(*) FROM (SELECT 1 FROM consumers LIMIT :most)
 UNION ALL
-SELECT 'deadlines' AS name, count(*) AS size FROM (SELECT 1 FROM deadlines LIMIT :most)
+SELECT 'deadlines', count(*) FROM (SELECT 1 FROM deadlines LIMIT :most)
 UNION ALL
-SELECT 'decisions' AS name, count(*) AS size FROM (SELECT 1 FROM decisions LIMIT :most)
+SELECT 'decisions', count(*) FROM (SELECT 1 FROM decisions LIMIT :most)
 UNION ALL
-SELECT 'deleted_triggers' AS name, count(*) AS size FROM (SELECT 1 FROM deleted_triggers LIMIT :most)
+SELECT 'deleted_triggers', count(*) FROM (SELECT 1 FROM deleted_triggers LIMIT :most)
 UNION ALL
-SELECT 'demands' AS name, count(*) AS size FROM (SELECT 1 FROM demands LIMIT :most)
+SELECT 'demands', count(*) FROM (SELECT 1 FROM demands LIMIT :most)
 UNION ALL
-SELECT 'dependency_edges' AS name, count(*) AS size FROM (SELECT 1 FROM dependency_edges LIMIT :most)
+SELECT 'dependency_edges', count(*) FROM (SELECT 1 FROM dependency_edges LIMIT :most)
 UNION ALL
-SELECT 'dependency_waits' AS name, count(*) AS size FROM (SELECT 1 FROM dependency_waits LIMIT :most)
+SELECT 'dependency_waits', count(*) FROM (SELECT 1 FROM dependency_waits LIMIT :most)
 UNION ALL
-SELECT 'events' AS name, count(*) AS size FROM (SELECT 1 FROM events LIMIT :most)
+SELECT 'events', count(*) FROM (SELECT 1 FROM events LIMIT :most)
 UNION ALL
-SELECT 'fence_counts' AS name, count(*) AS size FROM (SELECT 1 FROM fence_counts LIMIT :most)
+SELECT 'fence_counts', count(*) FROM (SELECT 1 FROM fence_counts LIMIT :most)
 UNION ALL
-SELECT 'fences' AS name, count(*) AS size FROM (SELECT 1 FROM fences LIMIT :most)
+SELECT 'fences', count(*) FROM (SELECT 1 FROM fences LIMIT :most)
 UNION ALL
-SELECT 'floors' AS name, count(*) AS size FROM (SELECT 1 FROM floors LIMIT :most)
+SELECT 'floors', count(*) FROM (SELECT 1 FROM floors LIMIT :most)
 UNION ALL
-SELECT 'grants' AS name, count(*) AS size FROM (SELECT 1 FROM grants LIMIT :most)
+SELECT 'grants', count(*) FROM (SELECT 1 FROM grants LIMIT :most)
 UNION ALL
-SELECT 'holds' AS name, count(*) AS size FROM (SELECT 1 FROM holds LIMIT :most)
+SELECT 'holds', count(*) FROM (SELECT 1 FROM holds LIMIT :most)
 UNION ALL
-SELECT 'keys' AS name, count(*) AS size FROM (SELECT 1 FROM keys LIMIT :most)
+SELECT 'keys', count(*) FROM (SELECT 1 FROM keys LIMIT :most)
 UNION ALL
-SELECT 'lanes' AS name, count(*) AS size FROM (SELECT 1 FROM lanes LIMIT :most)
+SELECT 'lanes', count(*) FROM (SELECT 1 FROM lanes LIMIT :most)
 UNION ALL
-SELECT 'late_results' AS name, count(*) AS size FROM (SELECT 1 FROM late_results LIMIT :most)
+SELECT 'late_results', count(*) FROM (SELECT 1 FROM late_results LIMIT :most)
 UNION ALL
-SELECT 'ledger' AS name, count(*) AS size FROM (SELECT 1 FROM ledger LIMIT :most)
+SELECT 'ledger', count(*) FROM (SELECT 1 FROM ledger LIMIT :most)
 UNION ALL
-SELECT 'pools' AS name, count(*) AS size FROM (SELECT 1 FROM pools LIMIT :most)
+SELECT 'pools', count(*) FROM (SELECT 1 FROM pools LIMIT :most)
 UNION ALL
-SELECT 'rate_keys' AS name, count(*) AS size FROM (SELECT 1 FROM rate_keys LIMIT :most)
+SELECT 'rate_keys', count(*) FROM (SELECT 1 FROM rate_keys LIMIT :most)
 UNION ALL
-SELECT 'rate_uses' AS name, count(*) AS size FROM (SELECT 1 FROM rate_uses LIMIT :most)
+SELECT 'rate_uses', count(*) FROM (SELECT 1 FROM rate_uses LIMIT :most)
 UNION ALL
-SELECT 'records' AS name, count(*) AS size FROM (SELECT 1 FROM records LIMIT :most)
+SELECT 'records', count(*) FROM (SELECT 1 FROM records LIMIT :most)
 UNION ALL
-SELECT 'schedule_firings' AS name, count(*) AS size FROM (SELECT 1 FROM schedule_firings LIMIT :most)
+SELECT 'schedule_firings', count(*) FROM (SELECT 1 FROM schedule_firings LIMIT :most)
 UNION ALL
-SELECT 'schema_migrations' AS name, count(*) AS size FROM (SELECT 1 FROM schema_migrations LIMIT :most)
+SELECT 'schema_migrations', count(*) FROM (SELECT 1 FROM schema_migrations LIMIT :most)
 UNION ALL
-SELECT 'sessions' AS name, count(*) AS size FROM (SELECT 1 FROM sessions LIMIT :most)
+SELECT 'sessions', count(*) FROM (SELECT 1 FROM sessions LIMIT :most)
 UNION ALL
-SELECT 'settlements' AS name, count(*) AS size FROM (SELECT 1 FROM settlements LIMIT :most)
+SELECT 'settlements', count(*) FROM (SELECT 1 FROM settlements LIMIT :most)
 UNION ALL
-SELECT 'storage_probe' AS name, count(*) AS size FROM (SELECT 1 FROM storage_probe LIMIT :most)
+SELECT 'storage_probe', count(*) FROM (SELECT 1 FROM storage_probe LIMIT :most)
 UNION ALL
-SELECT 'tombstones' AS name, count(*) AS size FROM (SELECT 1 FROM tombstones LIMIT :most)
+SELECT 'tombstones', count(*) FROM (SELECT 1 FROM tombstones LIMIT :most)
 UNION ALL
-SELECT 'trigger_firings' AS name, count(*) AS size FROM (SELECT 1 FROM trigger_firings LIMIT :most)
+SELECT 'trigger_firings', count(*) FROM (SELECT 1 FROM trigger_firings LIMIT :most)
 UNION ALL
-SELECT 'triggers' AS name, count(*) AS size FROM (SELECT 1 FROM triggers LIMIT :most)
+SELECT 'triggers', count(*) FROM (SELECT 1 FROM triggers LIMIT :most)
 UNION ALL
-SELECT 'users' AS name, count(*) AS size FROM (SELECT 1 FROM users LIMIT :most)
+SELECT 'users', count(*) FROM (SELECT 1 FROM users LIMIT :most)
 UNION ALL
-SELECT 'worker_edges' AS name, count(*) AS size FROM (SELECT 1 FROM worker_edges LIMIT :most)
+SELECT 'worker_edges', count(*) FROM (SELECT 1 FROM worker_edges LIMIT :most)
 UNION ALL
-SELECT 'workers' AS name, count(*) AS size FROM (SELECT 1 FROM workers LIMIT :most)
+SELECT 'workers', count(*) FROM (SELECT 1 FROM workers LIMIT :most)
 UNION ALL
-SELECT 'workload_edges' AS name, count(*) AS size FROM (SELECT 1 FROM workload_edges LIMIT :most)
+SELECT 'workload_edges', count(*) FROM (SELECT 1 FROM workload_edges LIMIT :most)
 UNION ALL
-SELECT 'workload_groups' AS name, count(*) AS size FROM (SELECT 1 FROM workload_groups LIMIT :most)
+SELECT 'workload_groups', count(*) FROM (SELECT 1 FROM workload_groups LIMIT :most)
 UNION ALL
-SELECT 'workloads' AS name, count(*) AS size FROM (SELECT 1 FROM workloads LIMIT :most)
+SELECT 'workloads', count(*) FROM (SELECT 1 FROM workloads LIMIT :most)
 """
 
 SETTINGS = """

@@ -72,6 +72,11 @@ class House:
         self.signals = tx.signals
         return result
 
+    @property
+    def ended_now(self) -> list[tuple[str, str]]:
+        """The keys the last transaction told of, sorted."""
+        return sorted(told for told in self.signals if told[0] == "key")
+
     def see(self, fn: Callable[[Tx, Now], R]) -> R:
         """A read; what was told stays to be looked at."""
         return fn(Tx(self.conn), self.now)

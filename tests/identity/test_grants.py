@@ -284,7 +284,7 @@ def test_keys_bound_to_what_was_revoked_end_and_so_do_theirs(house: House) -> No
 
     assert [house.ended(it.key_id) for it in (bound, worker)] == ["grant_ended", "grant_ended"]
     assert house.ended(spared.key_id) is None
-    assert sorted(house.signals) == sorted(
+    assert house.ended_now == sorted(
         [("grant", ""), *(("key", it.key_id) for it in (bound, worker))]
     )
 

@@ -276,7 +276,7 @@ def test_a_key_takes_every_key_it_obtained_with_it(house: House) -> None:
     house.revoke_key(registrar.key_id)
 
     assert {house.ended(it.key_id) for it in (registrar, one, two)} == {"revoked"}
-    assert sorted(house.signals) == sorted(("key", it.key_id) for it in (registrar, one, two))
+    assert house.ended_now == sorted(("key", it.key_id) for it in (registrar, one, two))
 
 
 def test_revoking_again_changes_nothing(house: House) -> None:

@@ -56,6 +56,7 @@ def copy(path: Path, draft: Path, tell: Tell, *, wal_bytes_max: int = WAL_BYTES_
     low meanwhile; STORAGE_BUSY when the log grows past `wal_bytes_max`; STORAGE_UNAVAILABLE for a
     database that cannot be read. What is in the draft then is nobody's.
     """
+    refuse_full((path.parent, RESERVE_BYTES), (draft.parent, RESERVE_BYTES))
     conn = open_copier(path)
     try:
         total = _number(conn, PAGE_BYTES) * (_number(conn, PAGES) - _number(conn, FREE))
@@ -71,6 +72,20 @@ def copy(path: Path, draft: Path, tell: Tell, *, wal_bytes_max: int = WAL_BYTES_
     finally:
         conn.close()
     sync(draft)
+
+
+def refuse_full(*needs: tuple[Path, int]) -> None:
+    """Refuse STORAGE_FULL where a folder has fewer bytes free than are needed in it."""
+    for folder, needed in needs:
+        found = os.statvfs(folder)
+        free = found.f_bavail * found.f_frsize
+        if free < needed:
+            raise Refused(
+                "STORAGE_FULL",
+                f"{free} bytes are free in {folder}, and a backup needs {needed}, "
+                f"{RESERVE_BYTES} of them to be left over",
+                committed=False,
+            )
 
 
 def sync(file: Path) -> None:
@@ -149,9 +164,9 @@ class _Watch:
     ) -> None:
         self.refusal: Refused | None = None
         self._conn = conn
+        self._path = path
         self._wal = path.with_name(path.name + "-wal")
         self._draft = draft
-        self._folders = {path.parent, draft.parent}
         self._total = total
         self._wal_bytes_max = wal_bytes_max
         self._tell = tell
@@ -163,17 +178,11 @@ class _Watch:
         """Judge once; sets `refusal` where the copy must not go on."""
         have, wal_bytes = _size(self._draft), _size(self._wal)
         missing = max(0, self._total - have)
-        for folder in self._folders:
-            found = os.statvfs(folder)
-            free = found.f_bavail * found.f_frsize
-            needed = RESERVE_BYTES + (missing if folder == self._draft.parent else 0)
-            if free < needed:
-                self.refusal = Refused(
-                    "STORAGE_FULL",
-                    f"{free} bytes are free in {folder}, and a backup needs {needed}, "
-                    f"{RESERVE_BYTES} of them to be left over",
-                    committed=False,
-                )
+        needs = ((self._path.parent, RESERVE_BYTES), (self._draft.parent, RESERVE_BYTES + missing))
+        try:
+            refuse_full(*needs)
+        except Refused as refused:
+            self.refusal = refused
         if wal_bytes > self._wal_bytes_max:
             self.refusal = Refused(
                 "STORAGE_BUSY",

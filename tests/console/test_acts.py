@@ -1,10 +1,11 @@
 """What is done by the forms of the pages: the same as by the API, told once, and written down."""
 
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
+from tests.console.test_pages import Elements
 from tests.console.town import HOSTILE, Town, wait
 from tests.daemon.running import Answer
 
@@ -154,29 +155,19 @@ def test_a_schedule_is_run_now(town: Town) -> None:
 
 def test_all_dead_letters_of_a_kind_come_back(town: Town) -> None:
     first, second = town.dead(), town.dead()
-    asked = "failure_kind=execution_error&definition_id=extract&tenant_id=t"
-    page = town.page(f"/console/dead-letters/requeue?{asked}", by="olga").body
-    assert "would be ready again" in page
+    page = Elements(town.page("/console/dead-letters?tenant_id=t", by="olga").body)
+    (bulk,) = [one["href"] for one in page.of("a") if "/workloads/bulk?" in one.get("href", "")]
 
-    fields = {"failure_kind": "execution_error", "definition_id": "extract", "tenant_id": "t"}
-    told = said(town.form("/console/dead-letters/requeue", by="olga", **fields))
-    assert "ready again" in told
+    assert '<p id="count"><strong>' in town.page(bulk, by="olga").body
+    asked = {name: texts[0] for name, texts in parse_qs(urlsplit(bulk).query).items()}
+    assert asked == {
+        "action": "requeue", "state": "DEAD_LETTERED", "failure_kind": "execution_error",
+        "definition_id": "extract", "tenant_id": "t",
+    }  # fmt: skip
+    run = town.form("/console/workloads/bulk", by="olga", **asked)
+    assert run.status == 303
     for workload_id in (first, second):
-        attempts = town.daemon.get(f"/v1/workloads/{workload_id}/events")["items"]
-        assert [one for one in attempts if one["kind"] == "requeue"]
-    wait(lambda: town.crew.state(second) == "DEAD_LETTERED", "it died again")
-    assert "0 workloads are ready again" in said(
-        town.form("/console/dead-letters/requeue", by="olga", failure_kind="never_seen")
-    )
-
-
-def test_one_dead_letter_comes_back(town: Town) -> None:
-    workload_id = town.dead()
-
-    answer = town.form("/console/dead-letters/requeue-one", by="olga", workload_id=workload_id)
-    assert answer.headers["location"] == f"/console/workloads/{workload_id}"
-    said(answer)
-    wait(lambda: len(town.crew.ends(workload_id)) == 2, "it was tried again")
+        wait(lambda id=workload_id: len(town.crew.ends(id)) == 2, "it was tried again")
 
 
 def test_a_key_is_ended_by_an_administrator_alone(town: Town) -> None:

@@ -21,7 +21,6 @@ PAGES = {
     "/console/schedules": "Europe/Berlin",
     "/console/schedules/nightly?tenant_id=t": "+01:00",
     "/console/dead-letters": "the parser lost page 3",
-    "/console/dead-letters/requeue?failure_kind=execution_error": "execution_error",
     "/console/events": "pool_create",
     "/console/audit": "hold",
     "/console/keys": "soon",

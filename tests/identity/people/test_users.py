@@ -9,6 +9,8 @@ from feltd.errors import Refused
 from feltd.identity import users
 from feltd.identity.principals import LOCAL
 from feltd.model.base import Subject
+from feltd.state import promises
+from feltd.store.tx import Tx
 from tests.identity.house import pointers
 from tests.identity.people.town import ANOTHER, KEPT, Town
 
@@ -224,9 +226,6 @@ def test_what_people_do_is_audited_and_no_digest_is_of_a_password(town: Town) ->
 
 
 def test_a_row_that_a_hand_has_spoilt_gives_no_role_and_breaks_a_promise(town: Town) -> None:
-    from feltd.state import promises
-    from feltd.store.tx import Tx
-
     def broken() -> list[str]:
         return [one.id for one in promises.ask(Tx(town.conn))]
 
@@ -242,6 +241,22 @@ def test_a_row_that_a_hand_has_spoilt_gives_no_role_and_breaks_a_promise(town: T
         with pytest.raises(KeyError):
             town.standing(session)
     town.rows("UPDATE users SET roles = '{}'")
+
+
+def test_a_session_that_a_hand_left_to_somebody_disabled_breaks_a_promise_and_lets_nobody_in() -> (
+    None
+):
+    town = Town()
+    town.user("ada", acme="admin")
+    session = town.session("ada")
+    caller = town.caller_of(session)
+
+    town.rows("UPDATE users SET disabled_at_ms = 1, disabled_by = 'a hand'")
+
+    assert [one.id for one in promises.ask(Tx(town.conn))] == ["PEOPLE"]
+    assert town.standing(session).until_ms == 0
+    assert town.refusal(lambda: town.confirm(caller)).code == "UNAUTHENTICATED"
+    town.conn.close()
 
 
 def test_the_local_operator_replaces_a_forgotten_password(town: Town) -> None:

@@ -5,13 +5,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from feltd.cli.main import cli
-from tests.daemon.running import PATIENCE_S, Daemon
+from tests.daemon.running import PATIENCE_S, Daemon, create, people
 
 UNITS = Path(__file__).resolve().parents[2] / "systemd"
 SERVICES = ("feltd.service", "feltd-worker@.service", "feltd-backup.service")
@@ -178,3 +181,66 @@ def test_a_worker_unit_that_is_told_nothing_to_run_says_so_and_stays_down(tmp_pa
     )  # fmt: skip
     assert str(ran.returncode) in found["RestartPreventExitStatus"][0].split()
     assert "MODULE:HANDLERS" in ran.stderr
+
+
+def test_a_worker_unit_runs_from_what_enroll_made_and_gives_way_to_its_namesake(
+    daemons: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    """Its files put in their place by the commands that enroll printed, below another root."""
+    daemon = daemons().start()
+    of = ("--tenant", "t", "--application", "a", "--capability", "documents.extract")
+    unit = ("--unit", "edge-1", "--folder", "made", "--url", daemon.url, "--runs", "--exec cat")
+    told = subprocess.run(
+        (sys.executable, "-m", "feltd", "enroll", "--data", str(daemon.data), *of, *unit),
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    root = tmp_path / "root"
+    for line in told.stdout.splitlines():
+        words = shlex.split(line)
+        if words[0] == "install":
+            words[-1] = f"{root}{words[-1]}"
+            assert subprocess.run(words, cwd=tmp_path, check=False).returncode == 0
+
+    found = settings("feltd-worker@.service")
+    (env_file,), (credential,) = found["EnvironmentFile"], found["LoadCredential"]
+    lines = (root / env_file.replace("%i", "edge-1").lstrip("/")).read_text().splitlines()
+    given = dict(line.split("=", 1) for line in lines if line and line[0] != "#")
+    name, _, source = credential.partition(":")
+    credentials = tmp_path / "credentials"
+    credentials.mkdir()
+    kept = root / "etc/credstore" / source.replace("%i", "edge-1")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    shutil.copy(kept, credentials / name)
+    env = environment(found, **given)
+    env["FELTD_KEY_FILE"] = env["FELTD_KEY_FILE"].replace("%d", str(credentials))
+    line = found["ExecStart"][0].replace("%i", "edge-1")
+    line = line.replace("$FELTD_WORKER", given["FELTD_WORKER"])
+
+    work = create(daemon, people(daemon), "a", input={"page": 1})
+    processes = []
+    try:
+        for _ in range(2):
+            processes.append(subprocess.Popen(shlex.split(line), env=env, cwd=tmp_path))
+            eventually(lambda: len(daemon.get("/v1/workers")["items"]) == 1)
+            eventually(lambda: is_done(daemon, work))
+        # The second took the name: the first ends, and systemd leaves it ended.
+        first = processes[0].wait(PATIENCE_S)
+        assert str(first) in found["RestartPreventExitStatus"][0].split()
+        processes[1].terminate()
+        assert processes[1].wait(PATIENCE_S) == 0
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def is_done(daemon: Daemon, work: dict[str, Any]) -> bool:
+    return bool(daemon.get(f"/v1/workloads/{work['workload_id']}")["state"] == "COMPLETED")
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    ends_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < ends_s, "it never came to hold"
+        time.sleep(0.02)

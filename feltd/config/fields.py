@@ -88,7 +88,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool, Meta(description="start with everybody's work held, until the hold is deleted")
     ] = False
     keyring: Annotated[
-        str | None, Meta(description="signing keys; default signing.keyring beside the database")
+        str | None,
+        Meta(description="signing keys; default signing.keyring, handed over or by the database"),
     ] = None
     accept_clock: Annotated[
         bool, Meta(description="start although the wall clock is a day behind the stored mark")
@@ -99,7 +100,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls_cert: Annotated[str | None, Meta(description="PEM certificate chain")] = None
     tls_key: Annotated[str | None, Meta(description="PEM private key of it")] = None
     trust_proxy: Annotated[
-        tuple[str, ...], Meta(description="networks of a proxy that ends TLS before feltd")
+        tuple[str, ...],
+        Meta(
+            description="networks of proxies before feltd; their X-Forwarded-For and -Proto count"
+        ),
     ] = ()
     insecure_http: Annotated[bool, Meta(description="clear text outside loopback")] = False
     no_auth: Annotated[bool, Meta(description="no keys; loopback only")] = False

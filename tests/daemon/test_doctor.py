@@ -238,6 +238,17 @@ def test_somebody_who_keeps_a_read_open(
     assert f"process {reader.pid} (" in screen.line("wal", "WARN")
 
 
+def test_a_database_that_is_damaged(daemons: Callable[..., Daemon], doctor: Doctor) -> None:
+    made = daemons().start()
+    made.stop()
+    with made.data.open("r+b") as file:
+        for page in range(2, 90):
+            file.seek(page * 4096)
+            file.write(b"\xff" * 4096)
+    screen = doctor.of(made.data)
+    assert "malformed" in screen.line("rows", "FAIL")
+
+
 # Clocks
 
 

@@ -89,7 +89,8 @@ class Asked:
         yield key
         yield self._ready()
         yield from _reasons(health, TOLD_BY_FILES if nearby else ())
-        yield _engine(health)
+        engine_of = health["sqlite"]
+        yield engine(engine_of["version"], engine_of["wal_reset_affected"])
         if key.level != "FAIL":
             yield from self._inside()
 
@@ -118,6 +119,8 @@ class Asked:
         except Refusal as refusal:
             seen = f"{refusal.code}: {refusal.detail}"
             helps = "use a key with daemon:operate for tenant '*', or --data on the machine itself"
+            if refusal.code == "ROUTE_NOT_FOUND":
+                helps = "the daemon is an older one: upgrade it"
             yield warn("inside", seen, helps)
             return
         except Unreachable as silence:
@@ -130,7 +133,12 @@ class Asked:
             told = found["missing"].get("checkup", "not told")
             yield fail("rows", f"the rows cannot be read: {told}", "look at the disk; feltd check")
             return
-        yield from rows.judge(msgspec.convert(found["checkup"], Checkup), found["at_ms"])
+        try:
+            checkup = msgspec.convert(found["checkup"], Checkup)
+        except msgspec.ValidationError as error:
+            yield warn("rows", f"another version of feltd answers: {error}", "use its own feltd")
+            return
+        yield from rows.judge(checkup, found["at_ms"])
 
     def from_afar(self) -> Iterator[Finding]:
         """Disk, WAL and backup as the daemon tells them, where its files are out of reach."""
@@ -181,10 +189,10 @@ def _reasons(health: Mapping[str, Any], left_out: Collection[str]) -> Iterator[F
         yield ok("clock", "wall and lease clock agree")
 
 
-def _engine(health: Mapping[str, Any]) -> Finding:
-    engine = health["sqlite"]
-    seen = f"SQLite {engine['version']}"
-    if engine["wal_reset_affected"]:
+def engine(version: str, wal_reset_affected: bool) -> Finding:
+    """Which SQLite it is."""
+    seen = f"SQLite {version}"
+    if wal_reset_affected:
         # Told, not warned of: one writer that alone checkpoints does not meet the fault.
         seen += ", which has the WAL-reset fault: no second writer, no Litestream beside it"
     return ok("sqlite", seen)

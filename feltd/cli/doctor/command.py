@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from feltd.api.health import wal_reset_affected
 from feltd.api.listen import find_local_socket
 from feltd.cli.doctor import asked as asking
 from feltd.cli.doctor import files, rows
@@ -20,6 +21,7 @@ from feltd.cli.output import CONTROLS, Examples, on_terminal, say_json
 from feltd.cli.remote import DATA_DEFAULT, remote, serves
 from feltd.clock import wall_ms
 from feltd.config import ConfigProblem, load
+from feltd.errors import Refused
 from feltd.store.connect import StoreProblem
 from feltd.worker.client import Client
 
@@ -58,8 +60,13 @@ def examine(data: str | None) -> Iterator[Finding]:
     url = os.environ.get("FELTD_URL")
     if data is None and url:
         yield from _afar(url)
-    else:
-        yield from _here(Path(data or DATA_DEFAULT).absolute())
+        return
+    path = Path(data or DATA_DEFAULT).absolute()
+    try:
+        yield from _here(path)
+    except OSError as error:
+        seen = f"{error.filename or path}: {error.strerror or error}"
+        yield fail("files", seen, "run it as the daemon's user: sudo -u feltd feltd doctor")
 
 
 def show(found: list[Finding]) -> None:
@@ -152,8 +159,10 @@ def _rows(data: Path) -> Iterator[Finding]:
     except StoreProblem as problem:
         yield fail("rows", problem.detail, problem.remedy)
         return
-    except sqlite3.Error as error:
+    except (sqlite3.Error, Refused) as error:
         yield fail("rows", f"the rows cannot be read: {error}", f"feltd check --data {data}")
         return
+    affected = wal_reset_affected(sqlite3.sqlite_version_info)
+    yield asking.engine(sqlite3.sqlite_version, affected)
     yield ok("rows", f"{found.instance_id}, read without a daemon")
     yield from rows.judge(found, wall_ms())

@@ -26,7 +26,7 @@ ENV = """\
 FELTD_URL={url}
 # What it runs, as 'feltd worker run' takes it: jobs:worker (from /etc/feltd/workers/jobs.py), or
 # --exec 'jq .page', and options such as --concurrency 4.
-FELTD_WORKER={runs}
+FELTD_RUNS={runs}
 # The certificate of a private authority:
 #SSL_CERT_FILE=/etc/feltd/authority.pem
 """
@@ -106,7 +106,7 @@ def say(unit: Unit, made: dict[str, Any], *, as_json: bool) -> None:
         return
     click.echo(
         f"key {made['key_id']} for feltd-worker@{unit.name}.service: {unit.key_file}\n"
-        f"settings: {unit.env_file}" + ("" if unit.runs else ", where FELTD_WORKER is to be set"),
+        f"settings: {unit.env_file}" + ("" if unit.runs else ", where FELTD_RUNS is to be set"),
         err=True,
     )
     click.echo("next, as root on the worker's machine:", err=True)

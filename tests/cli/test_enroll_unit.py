@@ -32,7 +32,7 @@ def test_the_files_of_a_unit_are_private_and_the_commands_put_them_in_their_plac
     assert key_file.parent.stat().st_mode & 0o777 == 0o700
     key = key_file.read_text().strip()
     assert key not in ran.stdout + ran.stderr + env_file.read_text()
-    assert settings(env_file) == {"FELTD_URL": daemon.url, "FELTD_WORKER": "jobs:worker"}
+    assert settings(env_file) == {"FELTD_URL": daemon.url, "FELTD_RUNS": "jobs:worker"}
     commands = [shlex.split(line) for line in ran.stdout.splitlines()]
     assert [words[0] for words in commands] == ["install", "install", "systemctl", "rm"]
     assert commands[0][-1] == "/etc/credstore/feltd-worker.edge-1.key"
@@ -50,7 +50,7 @@ def test_a_worker_runs_from_them_under_its_own_name_alone(local: Typed, daemon: 
     of_unit = settings(env_file)
     env = local.env | of_unit | {"FELTD_KEY_FILE": str(key_file)}
     env.pop("FELTD_DATA")
-    words = shlex.split(of_unit["FELTD_WORKER"])
+    words = shlex.split(of_unit["FELTD_RUNS"])
 
     wrong = subprocess.run(
         (*FELTD, "worker", "run", "--name", "another", "--on-drain", "park", *words),

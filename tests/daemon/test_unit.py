@@ -173,8 +173,8 @@ def test_the_first_start_the_reload_and_the_stop_of_the_service(tmp_path: Path) 
 
 def test_a_worker_unit_that_is_told_nothing_to_run_says_so_and_stays_down(tmp_path: Path) -> None:
     found = settings("feltd-worker@.service")
-    env = environment(found, FELTD_URL="http://127.0.0.1:9", FELTD_WORKER="")
-    line = found["ExecStart"][0].replace("%i", "edge-1").replace("$FELTD_WORKER", "")
+    env = environment(found, FELTD_URL="http://127.0.0.1:9", FELTD_RUNS="")
+    line = found["ExecStart"][0].replace("%i", "edge-1").replace("$FELTD_RUNS", "")
     ran = subprocess.run(
         shlex.split(line), env=env, cwd=tmp_path, capture_output=True, text=True,
         timeout=PATIENCE_S, check=False,
@@ -215,7 +215,7 @@ def test_a_worker_unit_runs_from_what_enroll_made_and_gives_way_to_its_namesake(
     env = environment(found, **given)
     env["FELTD_KEY_FILE"] = env["FELTD_KEY_FILE"].replace("%d", str(credentials))
     line = found["ExecStart"][0].replace("%i", "edge-1")
-    line = line.replace("$FELTD_WORKER", given["FELTD_WORKER"])
+    line = line.replace("$FELTD_RUNS", given["FELTD_RUNS"])
 
     work = create(daemon, people(daemon), "a", input={"page": 1})
     processes = []

@@ -6,23 +6,23 @@ one begins. Only reads.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import merge
 
 from msgspec import Struct
 
 from feltd.clock import Now
+from feltd.errors import Refused
 from feltd.identity import principals
 from feltd.mesh import feed
 from feltd.model.base import INTEGER_MAX, Ask, Caller
 from feltd.model.event import Event
 from feltd.store.tx import Row, Tx
 
-#: Events one page looks at, some 40 ms of a reader; then it is short and the next one goes on.
-EVENT_ROWS_MAX = 20_000
+#: Rows one page looks at, some 40 ms of a reader; then it is short and the next one goes on.
+LOOKED_MAX = 20_000
 #: Read at a time: a page without a filter needs one read.
 CHUNK_ROWS = 256
-#: Audit rows one page looks at: the statement skips what is not asked for, some 50 ms.
-AUDIT_ROWS_MAX = 100_000
 
 OF_ALL = """
 SELECT e.seq, e.at_ms, e.kind, e.tenant_id, e.application_id, e.workload_id, e.worker_id,
@@ -62,17 +62,43 @@ SELECT l.sealed_seq AS head, l.audit_seq AS audit_head
  WHERE l.id = 1
 """
 
-#: Audit rows are numbered without a gap, so a range of numbers bounds the rows looked at.
 AUDIT = """
 SELECT a.seq, a.kind, a.at_ms, a.wall_at_ms, a.first_event_seq, a.last_event_seq, a.actor,
        a.action, a.subject, a.reason, a.digest, a.prev_hash, a.hash
   FROM audit a
  WHERE a.seq < :before
-   AND a.seq >= :from_seq
-   AND (:kind IS NULL OR a.kind = :kind)
-   AND (:actor IS NULL OR a.actor = :actor)
-   AND (:action IS NULL OR a.action = :action)
-   AND (:subject IS NULL OR a.subject = :subject)
+ ORDER BY a.seq DESC
+ LIMIT :rows
+"""
+
+ACTS = """
+SELECT a.seq, a.kind, a.at_ms, a.wall_at_ms, a.first_event_seq, a.last_event_seq, a.actor,
+       a.action, a.subject, a.reason, a.digest, a.prev_hash, a.hash
+  FROM audit a
+ WHERE a.kind = 'act'
+   AND a.seq < :before
+ ORDER BY a.seq DESC
+ LIMIT :rows
+"""
+
+ACTS_OF_ACTOR = """
+SELECT a.seq, a.kind, a.at_ms, a.wall_at_ms, a.first_event_seq, a.last_event_seq, a.actor,
+       a.action, a.subject, a.reason, a.digest, a.prev_hash, a.hash
+  FROM audit a
+ WHERE a.kind = 'act'
+   AND a.actor = :actor
+   AND a.seq < :before
+ ORDER BY a.seq DESC
+ LIMIT :rows
+"""
+
+ACTS_OF_SUBJECT = """
+SELECT a.seq, a.kind, a.at_ms, a.wall_at_ms, a.first_event_seq, a.last_event_seq, a.actor,
+       a.action, a.subject, a.reason, a.digest, a.prev_hash, a.hash
+  FROM audit a
+ WHERE a.kind = 'act'
+   AND a.subject = :subject
+   AND a.seq < :before
  ORDER BY a.seq DESC
  LIMIT :rows
 """
@@ -121,60 +147,59 @@ class AuditFound(Struct, frozen=True, kw_only=True):
 def newest_events(tx: Tx, ask: Ask[EventsSought], now: Now) -> EventsFound:
     """Events of the caller's tenants that are sought, newest first.
 
-    Looks at EVENT_ROWS_MAX rows at most; a page may be short and still have a next one. Callers of
+    Looks at LOOKED_MAX rows at most; a page may be short and still have a next one. Callers of
     tenants ("*",) also see what belongs to no tenant. Needs events:read (FORBIDDEN).
     """
     principals.require_scope(ask.caller, "events:read")
-    sought = ask.body
-    head = _heads(tx)["head"]
-    before = head + 1 if sought.before is None else min(sought.before, head + 1)
-    found: list[Event] = []
-    looked, last = 0, before
-    for row in _rows(tx, ask.caller, sought, before):
-        if looked == EVENT_ROWS_MAX:
-            return EventsFound(items=found, before=last, head=head)
-        if _met(ask.caller, sought, row):
-            if len(found) == sought.limit:
-                return EventsFound(items=found, before=last, head=head)
-            found.append(feed.event(row))
-        looked, last = looked + 1, row["seq"]
-    return EventsFound(items=found, before=None, head=head)
+    sought, head = ask.body, _heads(tx)["head"]
+    before = _begin(sought.before, head)
+    rows = _events(tx, ask.caller, sought, before)
+    met = partial(_event_met, ask.caller, sought)
+    found, next_before = _page(rows, met, sought.limit, before)
+    return EventsFound(items=[feed.event(row) for row in found], before=next_before, head=head)
 
 
 def newest_audit(tx: Tx, ask: Ask[AuditSought], now: Now) -> AuditFound:
     """Audit rows that are sought, newest first; it is the whole daemon's.
 
-    Looks at AUDIT_ROWS_MAX rows at most, as `newest_events`. Needs audit:read and tenants * (both
+    Looks at LOOKED_MAX rows at most, as `newest_events`. Needs audit:read and tenants * (both
     FORBIDDEN).
     """
     principals.require_scope(ask.caller, "audit:read")
-    sought = ask.body
-    head = _heads(tx)["audit_head"]
-    before = head + 1 if sought.before is None else min(sought.before, head + 1)
-    from_seq = max(before - AUDIT_ROWS_MAX, 0)
-    rows = tx.rows(
-        AUDIT,
-        {
-            "before": before,
-            "from_seq": from_seq,
-            "kind": sought.kind,
-            "actor": sought.actor,
-            "action": sought.action,
-            "subject": sought.subject,
-            "rows": sought.limit + 1,
-        },
-    )
-    if len(rows) > sought.limit:
-        rows = rows[: sought.limit]
-        return AuditFound(items=rows, before=rows[-1]["seq"], head=head)
-    return AuditFound(items=rows, before=from_seq if from_seq > 1 else None, head=head)
+    if "*" not in ask.caller.tenants:
+        raise Refused("FORBIDDEN", "the audit is the whole daemon's: it needs tenants *")
+    sought, head = ask.body, _heads(tx)["audit_head"]
+    before = _begin(sought.before, head)
+    met = partial(_audit_met, sought)
+    found, next_before = _page(_audit(tx, sought, before), met, sought.limit, before)
+    return AuditFound(items=found, before=next_before, head=head)
+
+
+def _begin(before: int | None, head: int) -> int:
+    return head + 1 if before is None else min(before, head + 1)
+
+
+def _page(
+    rows: Iterator[Row], met: Callable[[Row], bool], limit: int, before: int
+) -> tuple[list[Row], int | None]:
+    """Those of the rows that are met, `limit` at most, and where the next page begins."""
+    found: list[Row] = []
+    for looked, row in enumerate(rows):
+        if looked == LOOKED_MAX:
+            return found, before
+        if met(row):
+            if len(found) == limit:
+                return found, before
+            found.append(row)
+        before = row["seq"]
+    return found, None
 
 
 def _heads(tx: Tx) -> Row:
     return tx.rows(HEAD)[0]
 
 
-def _met(caller: Caller, sought: EventsSought, row: Row) -> bool:
+def _event_met(caller: Caller, sought: EventsSought, row: Row) -> bool:
     tenant_id = row["tenant_id"]
     seen = "*" in caller.tenants or (tenant_id is not None and caller.may_see(tenant_id))
     return (
@@ -188,7 +213,28 @@ def _met(caller: Caller, sought: EventsSought, row: Row) -> bool:
     )
 
 
-def _rows(tx: Tx, caller: Caller, sought: EventsSought, before: int) -> Iterator[Row]:
+def _audit_met(sought: AuditSought, row: Row) -> bool:
+    return (
+        sought.kind in (None, row["kind"])
+        and sought.actor in (None, row["actor"])
+        and sought.action in (None, row["action"])
+        and sought.subject in (None, row["subject"])
+    )
+
+
+def _audit(tx: Tx, sought: AuditSought, before: int) -> Iterator[Row]:
+    """Audit rows that may be met, newest first, from the narrowest index; acts alone name these."""
+    if sought.subject is not None:
+        named: dict[str, object] = {"subject": sought.subject}
+        return _stream(lambda place: tx.rows(ACTS_OF_SUBJECT, {**named, **place}), before)
+    if sought.actor is not None:
+        named = {"actor": sought.actor}
+        return _stream(lambda place: tx.rows(ACTS_OF_ACTOR, {**named, **place}), before)
+    acts = sought.kind == "act" or sought.action is not None
+    return _stream(lambda place: tx.rows(ACTS if acts else AUDIT, place), before)
+
+
+def _events(tx: Tx, caller: Caller, sought: EventsSought, before: int) -> Iterator[Row]:
     """Rows that may be met, newest first, from the narrowest index there is."""
     if sought.workload_id is not None:
         named: dict[str, object] = {"workload_id": sought.workload_id}

@@ -85,8 +85,8 @@ def write(unit: Unit, secret: str) -> None:
         name=unit.name,
         credentials=CREDENTIALS,
         key=unit.key_file.name,
-        url=unit.url,
-        runs=unit.runs,
+        url=_quoted(unit.url),
+        runs=_quoted(unit.runs),
     )
     write_private(str(unit.env_file), text.rstrip("\n"))
 
@@ -112,3 +112,10 @@ def say(unit: Unit, made: dict[str, Any], *, as_json: bool) -> None:
     click.echo("next, as root on the worker's machine:", err=True)
     for command in unit.commands():
         click.echo(command)
+
+
+def _quoted(text: str) -> str:
+    """A value as an EnvironmentFile= has it; in quotes only where it would be read as another."""
+    if text == text.strip() and not re.search(r"""\\|^['"#]""", text):
+        return text
+    return '"' + re.sub(r'(["\\`$])', r"\\\1", text) + '"'

@@ -8,6 +8,9 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
+from feltd.cli.enroll_unit import _quoted
 from tests.cli.conftest import PATIENCE_S, Typed
 from tests.daemon.running import FELTD, Daemon, create, people
 
@@ -90,6 +93,21 @@ def test_nothing_is_ever_overwritten_and_no_key_is_made_for_it(
     assert os.listdir(folder) == ["edge-3.env"]
     assert (folder / "edge-3.env").read_text() == "mine\n"
     assert len(daemon.get("/v1/grants")["items"]) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("jobs:worker", "jobs:worker"),
+        ("--exec 'jq \".page\"' --quiet", "--exec 'jq \".page\"' --quiet"),
+        ("'a b'", "\"'a b'\""),
+        ("--exec 'printf \\n'", "\"--exec 'printf \\\\n'\""),
+        (" a $b", '" a \\$b"'),
+        ("", ""),
+    ],
+)
+def test_a_value_is_written_as_systemd_reads_it(text: str, written: str) -> None:
+    assert _quoted(text) == written
 
 
 def test_what_makes_no_unit_is_a_plain_sentence(local: Typed) -> None:

@@ -1,4 +1,4 @@
-"""What the writer watches around each batch: outages, foreign commits, a replaced file, WAL growth.
+"""What the writer watches around each batch: outages, foreign commits, files replaced or cut short.
 
 Runs on the writer thread. It decides nothing about nouns: it calls the hooks the daemon gave.
 """
@@ -11,10 +11,12 @@ from pathlib import Path
 from feltd.clock import Now
 from feltd.store.batch import Batch
 from feltd.store.lanes import Operation
-from feltd.store.trouble import FileReplaced, is_over
+from feltd.store.trouble import FileReplaced, is_over, primary_code
 from feltd.store.tx import Tx
 
 DATA_VERSION = "PRAGMA data_version"
+#: Answers how many frames SQLite counts in the -wal. It moves them, where there are any to read.
+COUNT_FRAMES = "PRAGMA wal_checkpoint(PASSIVE)"
 
 Identity = tuple[int, int] | None
 
@@ -38,6 +40,9 @@ class Guard:
         self._on_foreign_write = on_foreign_write
         self._files = tuple(str(path) + end for end in ("", "-wal"))
         self._opened = [_identity(file) for file in self._files]
+        #: Bytes of the -wal that were seen last; and whether it was cut short since.
+        self._wal_bytes = 0
+        self._cut = False
         self._first = True
         self._good_ms = 0
         self._failing_ms: int | None = None
@@ -46,6 +51,31 @@ class Guard:
         self._version: int | None = None
         self._version_now: int | None = None
         self._now = Now(0, 0)
+
+    def measure(self, conn: sqlite3.Connection) -> None:
+        """Between two batches: look whether somebody made the -wal shorter who may not.
+
+        A shell may empty it by a checkpoint, and write into it anew. Cut short by anything else it
+        lacks commits that were answered, and what SQLite would write behind the gap could never be
+        read again. Raises FileReplaced then, once.
+        """
+        wal_bytes = _size(self._files[-1])
+        if wal_bytes < self._wal_bytes and not self._cut:
+            try:
+                if wal_bytes:
+                    version = int(conn.execute(DATA_VERSION).fetchone()[0])
+                    self._cut = version == self._version
+                else:
+                    self._cut = int(conn.execute(COUNT_FRAMES).fetchone()[1]) > 0
+            except sqlite3.OperationalError as error:
+                self._cut = primary_code(error) == sqlite3.SQLITE_IOERR
+            if self._cut:
+                raise self._cut_short()
+        self.note_wal()
+
+    def note_wal(self) -> None:
+        """Remember how long the -wal is: what comes between two batches may have emptied it."""
+        self._wal_bytes = _size(self._files[-1])
 
     def open(self, conn: sqlite3.Connection, tx: Tx) -> Now:
         """Stamp the batch; run the hooks that come before its first operation when due."""
@@ -74,9 +104,14 @@ class Guard:
                 self._opened[place] = found
             elif found != opened:
                 raise FileReplaced(f"{file} is not the file that was opened")
+        # While this transaction is open nobody checkpoints: it can only have grown.
+        if _size(self._files[-1]) < self._wal_bytes:
+            self._cut = True
+            raise self._cut_short()
 
     def settle(self, batch: Batch) -> None:
         """Remember how the batch ended."""
+        self.note_wal()
         if batch.committed:
             self._first = False
             self._good_ms = self._now.lease_ms
@@ -91,7 +126,9 @@ class Guard:
                 self._failing_ms = self._clock().lease_ms
 
     def has_foreign_wal(self) -> bool:
-        """Whether another file lies where this connection's -wal was."""
+        """Whether another file lies where this connection's -wal was, or a part of it."""
+        if self._cut:
+            return True
         opened, found = self._opened[-1], _identity(self._files[-1])
         return opened is not None and found is not None and found != opened
 
@@ -99,6 +136,9 @@ class Guard:
         """A keep-alive call was turned away: until one is heard, that is an outage too."""
         if self._shed_ms is None:
             self._shed_ms = self._clock().lease_ms
+
+    def _cut_short(self) -> FileReplaced:
+        return FileReplaced(f"{self._files[-1]} was cut short by another program")
 
     def _gap_ms(self, lease_ms: int) -> int:
         """For how long the daemon could not hear; 0 before the first commit of this run."""
@@ -111,6 +151,13 @@ class Guard:
 def _is_heard(operation: Operation) -> bool:
     # The daemon's own keep-alive operations have no tenant: they show nothing about the callers.
     return operation.keep_alive and operation.tenant != "" and operation.refusal is None
+
+
+def _size(file: str) -> int:
+    try:
+        return os.stat(file).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _identity(file: str) -> Identity:

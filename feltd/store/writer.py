@@ -300,8 +300,10 @@ class Writer:
         """Batches until nothing waits. Whatever comes while one commits goes into the next."""
         lanes, guard = self._lanes, self._guard
         while True:
+            guard.measure(conn)
             while self._chores:
                 _do(conn, *self._chores.popleft())
+                guard.note_wal()
             if not len(lanes):
                 return
             batch = Batch(self._memo)

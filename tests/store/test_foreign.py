@@ -1,6 +1,7 @@
 """Other programs at the same file: they are noticed, waited for, and never written over."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,11 @@ def replace(path: Path) -> None:
     """Put another file in the database's place, as a careless restore does."""
     path.rename(path.with_name("moved.db"))
     path.write_bytes(OTHER)
+
+
+def content(path: Path) -> bytes:
+    """The file as it is."""
+    return path.read_bytes()
 
 
 def untouched(path: Path) -> bool:
@@ -177,3 +183,41 @@ async def test_the_wal_stays_short_and_a_long_reader_only_delays_that(
     assert not done.busy
     assert writer.wal_bytes == 0
     assert writer.wal_pages == 0
+
+
+@pytest.mark.parametrize("kept", [0, 32, 4_152])
+async def test_a_wal_that_was_cut_short_stops_the_writer(
+    open_writer: OpenWriter, path: Path, kept: int
+) -> None:
+    """What would be written behind the gap could never be read again.
+
+    Nothing more is answered, and the files are left as the other program left them.
+    """
+    stopped: list[BaseException] = []
+    writer = await open_writer(on_fatal=stopped.append, on_foreign_write=lambda tx, now: None)
+    for _ in range(3):
+        await writer.submit(add, "in the wal")
+    os.truncate(f"{path}-wal", kept)
+    before = content(path)
+
+    assert await refusal(writer.submit(add, "orphan")) == ("STORAGE_UNAVAILABLE", False)
+    assert [str(error) for error in stopped] == [f"{path}-wal was cut short by another program"]
+    await writer.close()
+    assert os.stat(f"{path}-wal").st_size == kept
+    assert content(path) == before
+
+
+async def test_a_shell_that_empties_the_wal_by_a_checkpoint_does_no_harm(
+    open_writer: OpenWriter, open_shell: Shell, path: Path
+) -> None:
+    stopped: list[BaseException] = []
+    writer = await open_writer(on_fatal=stopped.append, on_foreign_write=lambda tx, now: None)
+    for number in range(5):
+        await writer.submit(add, f"before {number}")
+        assert os.stat(f"{path}-wal").st_size > 0
+        moved = open_shell().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        assert (moved[0], os.stat(f"{path}-wal").st_size) == (0, 0)
+        await writer.submit(add, f"after {number}")
+
+    assert len(await writer.submit(look, None)) == 10
+    assert stopped == []

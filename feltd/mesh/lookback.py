@@ -20,7 +20,7 @@ from feltd.model.event import Event
 from feltd.store.tx import Row, Tx
 
 #: Rows one page looks at, some 40 ms of a reader; then it is short and the next one goes on.
-LOOKED_MAX = 20_000
+LOOKED_MAX = 10_000
 #: Read at a time: a page without a filter needs one read.
 CHUNK_ROWS = 256
 

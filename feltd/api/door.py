@@ -296,7 +296,8 @@ def in_tenant(request: Request, body: S) -> S:
 def _named(request: Request, body: object) -> dict[str, str]:
     named: dict[str, Any] = {"X-Feltd-Tenant": request.header(TENANT_HEADER)}
     for name, text in query_pairs(request.query_string):
-        if name == "tenant_id":
+        # The form of a page sends each of its fields, also the one that was left empty.
+        if name == "tenant_id" and (text or not request.route.page):
             named["the query"] = text
     named["the body"] = getattr(body, "tenant_id", None)
     named = {where: text for where, text in named.items() if text is not None}

@@ -3,6 +3,7 @@
 import re
 import time
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -52,6 +53,10 @@ def test_a_list_is_what_its_address_says(town: Town) -> None:
     assert sorted(by_label) == sorted(red)
     assert sorted(both) == sorted(red)
     assert shown(town, "/console/workloads?definition_id=colours&state=CANCELLED") == []
+    form = Reading(town.page("/console/workloads?label=hue%3Dred").body).forms[0]
+    assert sorted(
+        shown(town, "/console/workloads?" + urlencode(form.fields | {"label": "hue=red"}))
+    ) == sorted(red)
 
 
 def test_pages_go_on_where_the_last_one_ended(town: Town) -> None:

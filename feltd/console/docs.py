@@ -4,15 +4,17 @@ No key, no script, nothing from elsewhere. What is shown is what a generator rea
 words; nothing is told here that the document does not say.
 """
 
+import asyncio
 import json
 from typing import Annotated, Any
+from weakref import WeakKeyDictionary
 
 from msgspec import Meta, Struct
 
 import feltd
 from feltd.api import openapi
 from feltd.api.request import Reply, Request
-from feltd.api.routes import Route
+from feltd.api.routes import Route, Routes
 from feltd.console import frame
 from feltd.errors import TABLE
 
@@ -85,6 +87,10 @@ class Section(Struct, frozen=True):
     operations: list[Operation]
 
 
+#: What is told of each table, made when somebody first reads of it.
+_BOOKS: WeakKeyDictionary[Routes, tuple[list[Section], list[Shape]]] = WeakKeyDictionary()
+
+
 async def read_docs(request: Request) -> Reply:
     """GET /docs, whole or narrowed to what was searched for."""
     asked = request.query(DocsQuery).q.strip()
@@ -92,24 +98,29 @@ async def read_docs(request: Request) -> Reply:
     if not asked and KEPT in table.pages:
         body = table.pages[KEPT]
         return Reply(200, body, [*frame.HEADERS, (b"content-length", b"%d" % len(body))])
-    document = openapi.document(table.routes)
+    # Some 100 ms the first time: whoever works shall not wait for whoever reads.
+    answer = await asyncio.to_thread(_write, request, table, asked)
+    if not asked:
+        table.pages[KEPT] = answer.body
+    return answer
+
+
+def _write(request: Request, table: Routes, asked: str) -> Reply:
+    book = _BOOKS.get(table)
+    if book is None:
+        document = openapi.document(table.routes)
+        book = _BOOKS[table] = sections(document), shapes(document)
     words = asked.lower().split()
-    found = [
-        Section(one.noun, [op for op in one.operations if op.holds(words)])
-        for one in sections(document)
-    ]
-    answer = frame.page(
+    found = [Section(one.noun, [op for op in one.operations if op.holds(words)]) for one in book[0]]
+    return frame.page(
         request,
         "docs",
         version=feltd.__version__,
         asked=asked,
         sections=[one for one in found if one.operations],
-        shapes=[] if asked else shapes(document),
+        shapes=[] if asked else book[1],
         codes=[] if asked else sorted(TABLE.items()),
     )
-    if not asked:
-        table.pages[KEPT] = answer.body
-    return answer
 
 
 def sections(document: dict[str, Any]) -> list[Section]:

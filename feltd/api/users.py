@@ -1,7 +1,12 @@
-"""Users over HTTP: made, listed, given roles, disabled."""
+"""Users over HTTP: made, listed, given roles, disabled.
+
+What makes a user takes no Idempotency-Key: a digest of the body would be one of the password. His
+name is the key: a repeat is refused with USER_EXISTS.
+"""
 
 from feltd.api import wire
 from feltd.api.door import tenant_filter
+from feltd.api.repeats import submit_once
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
 from feltd.identity import users
@@ -45,8 +50,8 @@ async def list_users(request: Request) -> Reply:
 async def disable_user(request: Request) -> Reply:
     """His sessions end with it; see users.disable."""
     ask = Ask(caller=request.caller, body=None, id=request.path_params["name"])
-    done = await request.app.writer.submit(users.disable, ask, deadline_ms=request.deadline_ms)
-    return reply(200, done)
+    done = await submit_once(request, users.disable, ask)
+    return reply(done.status, done.answer)
 
 
 async def change_role(request: Request) -> Reply:
@@ -56,8 +61,8 @@ async def change_role(request: Request) -> Reply:
         body=request.decode(ChangeRoles),
         id=request.path_params["name"],
     )
-    done = await request.app.writer.submit(users.change_role, ask, deadline_ms=request.deadline_ms)
-    return reply(200, done)
+    done = await submit_once(request, users.change_role, ask)
+    return reply(done.status, done.answer)
 
 
 ROUTES = (

@@ -88,12 +88,13 @@ def once(tx: Tx, cmd: Once[R], now: Now) -> Answered[R]:
         return Answered(status=cmd.status, answer=answer, repeated=False)
     name = {"caller": cmd.ask.caller.key_id, "request_key": cmd.request_key}
     first = kept(tx, cmd, now)
-    if first is not None and cmd.again is None:
-        return first
-    if first is not None and cmd.again is not None:
-        answer = cmd.again(tx, cmd.ask, now, msgspec.json.decode(first.answer))
-    else:
+    if first is None:
         answer = cmd.rule(tx, cmd.ask, now)
+    elif cmd.again is None:
+        return first
+    else:
+        said: Any = first.answer
+        answer = cmd.again(tx, cmd.ask, now, msgspec.json.decode(said))
     public = answer if cmd.public is None else cmd.public(answer)
     tx.change(
         KEEP,

@@ -57,6 +57,10 @@ class AuditFile:
             self.seq, self.hash = 0, ""
         self._left = _identity(self.path)
 
+    def forget(self) -> None:
+        """Know nothing of the file any more: the next look tells what is in it, or begins anew."""
+        self.seq, self.hash, self._left = None, "", None
+
     def _last(self, lines: bytes, rest: bytes, *, alone: bool) -> AuditRow | None:
         """The last whole line; None where there is none, or only a first one cut off.
 

@@ -140,6 +140,9 @@ class Chores:
             ahead = await daemon.readers.read(audited.ahead, place)
             told = f"{file.path}: {ahead.trouble}: compare (feltd check --audit), move it away"
             daemon.health.note("AUDIT_FILE", told if ahead.trouble else None)
+            if ahead.trouble:
+                file.forget()
+                return
             if ahead.rows:
                 await asyncio.to_thread(file.append, ahead.rows)
             if len(ahead.rows) < audited.AHEAD_ROWS:

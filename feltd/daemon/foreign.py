@@ -58,7 +58,7 @@ class ForeignWrites:
 
     def note(self, tx: Tx, now: Now) -> None:
         """Write down that there was one since the last batch, at most once a second."""
-        if not ledger.foreign_write(tx, now):
+        if not ledger.foreign_write(tx, None, now):
             self._untold = True
         tx.tell("foreign_write", "")
         self._seen = True
@@ -70,7 +70,8 @@ class ForeignWrites:
         """
         if self._untold:
             self._untold = False
-            await self._writer().submit(ledger.foreign_write_again, None, keep_alive=True)
+            if not await self._writer().submit(ledger.foreign_write, None, keep_alive=True):
+                self._untold = True
         working = self._look is not None and not self._look.done()
         if self._seen and not working and time.monotonic() >= self._rests_until_s:
             self._seen = False

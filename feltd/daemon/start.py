@@ -133,9 +133,10 @@ def find(
 
     `head_hash` is the hash this database has where the mark names one, None without a mark.
     """
-    last_stop = CLEAN if found["served_at_ms"] is None or (mark and mark.clean) else "unclean"
+    served = found["served_at_ms"] is not None or _is_of_a_run(mark, found)
+    last_stop = CLEAN if not served or (mark and mark.clean) else "unclean"
     detail: dict[str, int | None] = {}
-    if found["served_at_ms"] is not None:
+    if served:
         if mark is None or mark.database != found["instance_id"]:
             detail["missing_commits"] = None
         elif found["commit_seq"] < mark.commit_seq:
@@ -146,6 +147,13 @@ def find(
     if tail is not None:
         detail |= {"byte_offset": tail.byte_offset, "discarded_bytes": tail.discarded_bytes}
     return Finding(RECOVERED if detail else CLEAN, detail or None, last_stop)
+
+
+def _is_of_a_run(mark: Mark | None, found: Row) -> bool:
+    """Whether the mark tells of a run that this database has forgotten altogether."""
+    if mark is None or mark.database != found["instance_id"]:
+        return False
+    return mark.commit_seq > found["commit_seq"]
 
 
 def rolled_back(finding: Finding) -> bool:

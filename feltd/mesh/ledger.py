@@ -129,25 +129,20 @@ def acknowledge(tx: Tx, ask: Ask[None], now: Now) -> None:
     audit.act(tx, now, str(ask.caller.subject), "acknowledge", ask.id)
 
 
-def foreign_write(tx: Tx, now: Now) -> bool:
+def foreign_write(tx: Tx, cmd: None, now: Now) -> bool:
     """Write down that another program has written to the file since the last commit.
 
     At most once a second: a program that goes on writing would fill the chain. Whether it was
-    written; what was left out is told by `foreign_write_again`.
+    written; who was told no asks again a second later. The reason tells the span it happened in.
     """
     last = tx.row(LAST_FOREIGN)
     if last is not None and 0 <= now.lease_ms - last["at_ms"] < FOREIGN_EVERY_MS:
         return False
-    foreign_write_again(tx, None, now)
-    return True
-
-
-def foreign_write_again(tx: Tx, cmd: None, now: Now) -> None:
-    """The same, whenever it was last written. The reason tells the span in which it happened."""
     ledger = read(tx)
     since = _moment(ledger["lease_ms"] + ledger["wall_offset_ms"])
     reason = f"after commit {ledger['commit_seq']} of {since}, before {_moment(now.wall_ms)}"
     audit.act(tx, now, "service:feltd", FOREIGN_WRITE, DATABASE, reason=reason)
+    return True
 
 
 def newest_token(tx: Tx) -> int:

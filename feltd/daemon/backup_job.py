@@ -12,6 +12,7 @@ import sqlite3
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ TELL_S = 0.25
 #: What this process gives way by while it reads the live database: the log grows meanwhile, so it
 #: may not starve either.
 NICE = 5
+#: Several databases may share a folder, and a timer: they take turns in it.
+FOLDER_S = 600.0
 
 
 class Order(Struct, frozen=True):
@@ -73,7 +76,7 @@ class Job:
         """The whole of it; nothing is left behind where it raises."""
         folder, database = Path(self._order.folder), Path(self._order.database)
         backup.prepare(folder)
-        with backup.held(folder):
+        with backup.held(folder, FOLDER_S):
             created_at_ms = wall_ms()
             self._draft = backup.draft_in(folder, created_at_ms)
             try:
@@ -89,7 +92,8 @@ class Job:
     def abandon(self) -> None:
         """Take the unfinished copy along, from any thread, and end the process."""
         if self._draft is not None:
-            backup.drop(self._draft)
+            with suppress(OSError):
+                backup.drop(self._draft)
         os._exit(1)
 
     def _make(self, draft: Path, database: Path, created_at_ms: int) -> Manifest:
@@ -124,16 +128,18 @@ class Job:
         if at.phase == self._phase and now_s - self._said_s < TELL_S:
             return
         self._phase, self._said_s = at.phase, now_s
-        say(Said(**at._asdict(), draft=str(self._draft)))
+        try:
+            say(Said(**at._asdict(), draft=str(self._draft)))
+        except OSError:
+            # Nobody hears it any more.
+            self.abandon()
 
 
 def say(said: Said) -> None:
-    """One line to whoever started the process."""
+    """One line to whoever started the process. Raises OSError where nobody hears it any more."""
     line = msgspec.json.encode(said) + b"\n"
-    try:
-        os.write(1, line)
-    except OSError:
-        os._exit(1)
+    while line:
+        line = line[os.write(1, line) :]
 
 
 def main() -> None:
@@ -150,7 +156,9 @@ def main() -> None:
         job.abandon()
 
     threading.Thread(target=follow, name="feltd-backup-follow", daemon=True).start()
-    say(_ended(job))
+    ended = _ended(job)
+    with suppress(OSError):
+        say(ended)
 
 
 def _ended(job: Job) -> Said:

@@ -6,7 +6,6 @@ what it had begun with it.
 """
 
 import asyncio
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -82,6 +81,7 @@ class Backups:
         self._making: Making | None = None
         self._of_key: dict[tuple[str, str], Making] = {}
         self._newest: Manifest | None = None
+        self._looked = False
 
     def begin(self, by: str, key: tuple[str, str] | None = None) -> Making:
         """Begin one, or join the one that runs, or the one begun or joined under this key.
@@ -115,7 +115,13 @@ class Backups:
         )
 
     async def look(self) -> None:
-        """The keeper's chore: see what lies in the folder."""
+        """The keeper's chore: see what lies in the folder; the first time, clear what a crash left.
+
+        Refuses STORAGE_UNAVAILABLE.
+        """
+        if not self._looked:
+            self._looked = True
+            await asyncio.to_thread(_sweep, self._config.backup_path)
         found = await self._found()
         self._newest = backup.newest_verified(found, self._config.path)
 
@@ -209,7 +215,8 @@ class Backups:
         finally:
             crying.cancel()
             await _let_go(process)
-            _drop(making.said)
+            # Whatever it could not clear up itself; one that was made has its name by now.
+            await asyncio.to_thread(_sweep, config.backup_path)
 
 
 async def _let_go(process: asyncio.subprocess.Process) -> None:
@@ -225,10 +232,11 @@ async def _let_go(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _drop(said: Said) -> None:
-    """What a job left that could not clear up after itself."""
-    if said.draft and os.path.lexists(said.draft):
-        backup.drop(Path(said.draft))
+def _sweep(folder: Path) -> None:
+    """Clear what a crash left in the folder, unless somebody writes into it now."""
+    if folder.is_dir():
+        with suppress(Refused), backup.held(folder):
+            pass
 
 
 def _looked_at(task: "asyncio.Task[Manifest]") -> None:

@@ -8,6 +8,7 @@ opens the database itself: a copy is a file like any other.
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -27,6 +28,8 @@ RESERVE_BYTES = 64 * 1024 * 1024
 #: Far above any manifest.
 MANIFEST_BYTES_MAX = 256 * 1024
 HASH_BYTES = 1024 * 1024
+#: How often a folder that another backup has is tried again, seconds.
+TRY_EVERY_S = 0.2
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -116,10 +119,10 @@ def prepare(folder: Path) -> None:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path, patience_s: float = 0.0) -> Iterator[None]:
     """The folder for one backup alone, what crashes left in it cleared first.
 
-    Refuses STORAGE_BUSY while another backup is being written there.
+    Refuses STORAGE_BUSY when another backup is being written there for longer than `patience_s`.
     """
     try:
         handle = os.open(
@@ -128,15 +131,24 @@ def held(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise unusable(folder, error) from error
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            told = f"another backup is being written into {folder}"
-            raise Refused("STORAGE_BUSY", told, committed=False) from None
+        _lock(handle, folder, time.monotonic() + patience_s)
         clear(folder)
         yield
     finally:
         os.close(handle)
+
+
+def _lock(handle: int, folder: Path, until_s: float) -> None:
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < until_s:
+                time.sleep(TRY_EVERY_S)
+                continue
+            told = f"another backup is being written into {folder}"
+            raise Refused("STORAGE_BUSY", told, committed=False) from None
+        return
 
 
 def clear(folder: Path) -> list[str]:

@@ -262,8 +262,9 @@ class Channel:
         else:
             request.finish()
             self._observe(200, started_s)
-            self.pusher.answered(number, before, credit, post, done)
-            await self.send(frames.answer(frame_id, done))
+            text = frames.answer(frame_id, done)
+            self.pusher.answered(number, before, credit, post, done, len(text))
+            await self.send(text)
             return
         finally:
             committed()

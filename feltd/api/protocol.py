@@ -127,7 +127,7 @@ class Protocol(H11Protocol):
             await self._let_go()
             if isinstance(self.stream, Socket) and self.stream.closes_first:
                 # Closing at once what the client still sends to would tear the close frame away.
-                self._socket_cut = not self.config.house.stopping
+                self._socket_cut = not self.config.house.stop.is_set()
         await super().stream_send(event)
         large = isinstance(event, streams.Body) and len(event.data) > PIECE_BYTES
         if large or isinstance(event, streams.EndBody):

@@ -7,7 +7,7 @@ cannot tell any more is given back.
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
@@ -96,7 +96,13 @@ class Pusher(Waiter):
         return self._polls.round
 
     def answered(
-        self, number: int, before: int, credit: Credit | None, post: Post, answer: ExchangeAnswer
+        self,
+        number: int,
+        before: int,
+        credit: Credit | None,
+        post: Post,
+        answer: ExchangeAnswer,
+        answer_bytes: int,
     ) -> None:
         """A frame was done: what its answer tells need not be pushed, and a credit stands."""
         for outcome in answer.outcomes:
@@ -117,6 +123,9 @@ class Pusher(Waiter):
                 server_time_ms=answer.server_time_ms,
             )
             self._stand(before, pulled if post.wants else None)
+            # A wake that came meanwhile is not lost; as much as one transaction gives is not all.
+            if self.pending or (post.wants and _is_whole(answer.claims, answer_bytes)):
+                self.poke()
             # Shed, or the heartbeat was refused: that says nothing of what there is.
             self.pending = self.pending or not {one.code for one in answer.reasons} <= PASSING
         elif self._room and not self._channel.at_work and self.credit is not None:
@@ -168,18 +177,18 @@ class Pusher(Waiter):
             return False
         finally:
             request.finish()
-        large = await self._tell(looked, wish.held)
+        sent_bytes = await self._tell(looked, wish.held)
         self._stand(before, looked.pulled if self.post.wants or looked.claims else None)
-        if self.post.wants and (large or len(looked.claims) == credits.PULL_MAX):
+        if self.post.wants and _is_whole(looked.claims, sent_bytes):
             self.pending = True
         return True
 
-    async def _tell(self, looked: credits.Looked, held: Iterable[str]) -> bool:
-        """Push what is new; whether that was so much that more may wait."""
+    async def _tell(self, looked: credits.Looked, held: Iterable[str]) -> int:
+        """Push what is new; how many bytes that took."""
         channel = self._channel
         if not channel.is_open:
             give_back(channel.request(), looked.claims)
-            return False
+            return 0
         given = [claim for claim in looked.given if claim.claim_id not in self._told]
         cancelled = [one for one in looked.cancelled if one not in self._cancelled]
         drained = looked.drain != self._drain
@@ -196,10 +205,10 @@ class Pusher(Waiter):
         self._cancelled.update(cancelled)
         self._note(news.claims)
         if not (news.claims or cancelled or looked.fenced or drained):
-            return False
+            return 0
         message = wire.encode(Push(news))
         await channel.send(message)
-        return len(message) > LARGE_BYTES
+        return len(message)
 
     def _stand(self, before: int, pulled: Pulled | None) -> None:
         """Back into the queue of its application, if more is wanted."""
@@ -218,3 +227,8 @@ class Pusher(Waiter):
     def _forget(self, claim_id: str) -> None:
         self._told.pop(claim_id, None)
         self._cancelled.discard(claim_id)
+
+
+def _is_whole(claims: Sequence[Claim], message_bytes: int) -> bool:
+    """Whether as much was given as one transaction gives, so that more may be there."""
+    return len(claims) >= credits.PULL_MAX or message_bytes > LARGE_BYTES

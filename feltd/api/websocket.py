@@ -113,7 +113,7 @@ class Socket(WSStream):
         """Ping, or end what has been silent. A timer, no task: most channels are idle for hours."""
         silent_s = self._loop.time() - self._heard_s
         left_s = SILENT_PINGS * self._ping_s - silent_s
-        if left_s <= 0:
+        if left_s <= self._ping_s / 50:  # a timer may come a little early
             seconds = round(SILENT_PINGS * self._ping_s)
             self._task = self._loop.create_task(self._refuse(SILENT, f"silent for {seconds} s"))
             return

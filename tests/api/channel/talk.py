@@ -83,6 +83,10 @@ class Wire:
         """One text message."""
         self.raw(self._wire.send(TextMessage(data=json.dumps(frame))))
 
+    def send_both(self, *frames: object) -> None:
+        """Text messages that arrive at once."""
+        self.raw(b"".join(self._wire.send(TextMessage(data=json.dumps(one))) for one in frames))
+
     def send_bytes(self, message: bytes) -> None:
         """One binary message."""
         self.raw(self._wire.send(BytesMessage(data=message)))

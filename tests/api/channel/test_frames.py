@@ -43,12 +43,20 @@ def test_frames_begin_in_the_order_in_which_they_came(crew: Crew, opens: Opens) 
     wire = opens(worker)
     (claim,) = wire.ask(claim={"max": 1, "start": True})["claims"]
 
-    # Each pair is in flight at once: the claim finds room only because the end came before it.
-    for _ in range(39):
-        wire.send({"id": "end", "complete": [done(claim)]})
-        wire.send({"id": "more", "claim": {"max": 1, "start": True}})
+    # Each pair arrives at once, and the writer takes ends before claims: the claim that came
+    # before the end must not find the room that the end makes.
+    for _ in range(20):
+        wire.send_both(
+            {"id": "more", "claim": {"max": 1}}, {"id": "end", "complete": [done(claim)]}
+        )
+        assert [one["code"] for one in wire.answer("more")["reasons"]] == ["WORKER_FULL"]
         assert wire.answer("end")["outcomes"][0]["ok"]
+        wire.send_both(
+            {"id": "more", "claim": {"max": 1}},
+            {"id": "none", "claim": {"max": 1}},
+        )
         (claim,) = wire.answer("more")["claims"]
+        assert wire.answer("none")["claims"] == []
 
 
 def test_a_credit_keeps_as_many_claims_given_under_completes(crew: Crew, opens: Opens) -> None:

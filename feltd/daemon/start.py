@@ -153,7 +153,7 @@ def _is_of_a_run(mark: Mark | None, found: Row) -> bool:
     """Whether the mark tells of a run that this database has forgotten altogether."""
     if mark is None or mark.database != found["instance_id"]:
         return False
-    return mark.commit_seq > found["commit_seq"]
+    return mark.commit_seq > int(found["commit_seq"])
 
 
 def rolled_back(finding: Finding) -> bool:

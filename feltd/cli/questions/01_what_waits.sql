@@ -43,5 +43,11 @@ SELECT k.tenant_id, k.application_id, k.definition_id, k.pool_id,
   FROM v_now n
   JOIN kinds k
   LEFT JOIN workloads h ON h.seq = k.head_seq
+ WHERE h.seq IS NOT NULL
+    OR EXISTS (SELECT 1
+                 FROM workloads w
+                WHERE w.demand_id = k.demand_id
+                  AND w.due = 0
+                  AND w.state IN ('PENDING', 'READY'))
  ORDER BY h.eligible_at_ms IS NULL, h.eligible_at_ms, k.demand_id
  LIMIT coalesce(:rows, 50);

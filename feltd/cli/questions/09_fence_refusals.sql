@@ -1,5 +1,5 @@
 -- Whose results came after their claim had ended, and were refused by the fence?
--- The first outcome sent under an ended claim is kept beside the workload, newest claim first.
+-- What a worker reports at its reconcile is kept; single calls count in feltd_fence_refusals_total.
 -- :rows = 50: so many
 SELECT strftime('%Y-%m-%dT%H:%M:%fZ', (l.at_ms + n.wall_offset_ms) / 1000.0, 'unixepoch') AS sent_at,
        w.tenant_id, l.workload_id, w.definition_id, k.name AS worker, l.worker_id,

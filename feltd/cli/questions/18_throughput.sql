@@ -3,10 +3,10 @@
 SELECT strftime('%Y-%m-%dT%H:%MZ', (e.at_ms + n.wall_offset_ms) / 1000, 'unixepoch') AS minute,
        sum(e.kind = 'create') AS created,
        sum(e.kind = 'claim') AS claimed,
-       sum(e.end_kind = 'completed') AS completed,
-       sum(e.fencing_token IS NOT NULL AND e.end_kind <> 'completed') AS failed,
-       sum(e.to_state = 'DEAD_LETTERED' AND e.from_state <> 'DEAD_LETTERED') AS dead,
-       round(sum(e.end_kind = 'completed') / 60.0, 1) AS completed_per_s
+       sum(e.end_kind IS 'completed') AS completed,
+       sum(e.fencing_token IS NOT NULL AND e.end_kind IS NOT NULL AND e.end_kind <> 'completed') AS failed,
+       sum(e.to_state IS 'DEAD_LETTERED' AND e.from_state IS NOT 'DEAD_LETTERED') AS dead,
+       round(sum(e.end_kind IS 'completed') / 60.0, 1) AS completed_per_s
   FROM v_now n
  CROSS JOIN v_windows v
  CROSS JOIN events e

@@ -1,0 +1,1 @@
+"""The twenty questions, on a story whose answers are known."""

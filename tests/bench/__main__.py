@@ -2,9 +2,10 @@
 
 With `--depth` only what a pull costs in a crowd (see depth.py), with `--fairness` only what one
 tenant's flood costs another's claims (see fairness.py), with `--state` only what a long log of
-changes costs (see state.py), with `--programs` only what bad programs cost others (see
-programs.py), with `--backup` only what a backup costs those at work (see backup.py); each ends 1
-when that is too much.
+changes costs (see state.py), with `--operators` only what questions and pages take on a large file
+(see operators.py), with `--programs` only what bad programs cost others (see programs.py), with
+`--backup` only what a backup costs those at work (see backup.py); each ends 1 when that is too
+much.
 
 Client and daemon share the machine, the disk is the real one: compare lines of one run only. Each
 line also says what it is of the bare HTTP floor at the same number of clients.
@@ -16,7 +17,7 @@ import platform
 import sqlite3
 import sys
 
-from tests.bench import backup, cycles, depth, fairness, programs, state
+from tests.bench import backup, cycles, depth, fairness, operators, programs, state
 from tests.bench.cycles import Figure
 from tests.bench.machine import Daemon
 
@@ -86,11 +87,20 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="whole runs (default 1)")
     parser.add_argument("--depth", action="store_true", help="only what a pull costs in a crowd")
     parser.add_argument("--fairness", action="store_true", help="only what a flood costs others")
+    parser.add_argument("--operators", action="store_true", help="only questions and pages")
     parser.add_argument("--state", action="store_true", help="only what a long log costs")
     parser.add_argument("--programs", action="store_true", help="only what bad programs cost")
     parser.add_argument("--backup", action="store_true", help="only what a backup costs")
-    parser.add_argument("--rows", type=int, default=state.DEEP, help="changes in the long log")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=state.DEEP,
+        help="changes in the long log, or workloads in the large file",
+    )
     given = parser.parse_args()
+    if given.operators:
+        rounds = 2 if given.quick else operators.ROUNDS
+        sys.exit(0 if asyncio.run(operators.run(given.rows, rounds)) else 1)
     if given.state:
         good = asyncio.run(state.run(given.rows, 3 if given.quick else state.ROUNDS))
         sys.exit(0 if good else 1)

@@ -5,8 +5,10 @@ import json
 import sqlite3
 import stat
 import tarfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from feltd.store import sizes
 from tests.daemon.running import Daemon, Edge, create, feltd, people
@@ -29,8 +31,27 @@ def worked(daemon: Daemon) -> list[str]:
     return [daemon.key, mesh.submitter_key, mesh.registrar_key, edge.key, INPUT, OUTPUT, NOTE]
 
 
-def test_it_tells_what_a_person_needs(daemon: Daemon) -> None:
-    hidden = worked(daemon)
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, list[str]]]:
+    """A daemon that has worked, and what it must not show."""
+    made = Daemon(tmp_path_factory.mktemp("diagnostics") / "feltd.db", "--tick-ms", "100")
+    try:
+        yield made, worked(made.init().start())
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def daemon(busy: tuple[Daemon, list[str]]) -> Daemon:
+    return busy[0]
+
+
+@pytest.fixture
+def hidden(busy: tuple[Daemon, list[str]]) -> list[str]:
+    return busy[1]
+
+
+def test_it_tells_what_a_person_needs(daemon: Daemon, hidden: list[str]) -> None:
     answer = daemon.call("GET", "/v1/diagnostics")
     found = answer.body
 
@@ -64,8 +85,8 @@ def test_it_tells_what_a_person_needs(daemon: Daemon) -> None:
 
 
 def test_who_may_not_operate_the_daemon_may_not_ask(daemon: Daemon) -> None:
-    mesh = people(daemon)
-    answer = daemon.call("GET", "/v1/diagnostics", key=mesh.submitter_key)
+    made = daemon.post("/v1/keys", {"name": "w", "scopes": ["workers:read"], "tenants": ["*"]})
+    answer = daemon.call("GET", "/v1/diagnostics", key=made["secret"])
     assert answer.body["code"] == "FORBIDDEN"
 
 
@@ -82,8 +103,7 @@ def test_every_table_is_counted(daemon: Daemon) -> None:
     assert sizes.TABLES.count("SELECT '") == len(tables)
 
 
-def test_while_the_storage_hangs_the_rest_is_told(daemons: Callable[..., Daemon]) -> None:
-    daemon = daemons().start()
+def test_while_the_storage_hangs_the_rest_is_told(daemon: Daemon) -> None:
     blocker = sqlite3.connect(daemon.data, isolation_level=None)
     try:
         blocker.execute("BEGIN EXCLUSIVE")
@@ -104,8 +124,9 @@ def members(archive: Path) -> dict[str, str]:
         return found
 
 
-def test_an_archive_with_and_without_a_daemon(daemon: Daemon, tmp_path: Path) -> None:
-    hidden = worked(daemon)
+def test_an_archive_with_and_without_a_daemon(
+    daemon: Daemon, hidden: list[str], tmp_path: Path
+) -> None:
     for name, told in (("served.tar.gz", "OK    daemon"), ("alone.tar.gz", "FAIL  daemon")):
         archive = tmp_path / name
         ran = feltd("diagnostics", "--data", str(daemon.data), "--out", str(archive))

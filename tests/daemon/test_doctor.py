@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from feltd.cli.main import run
 from feltd.clock import wall_ms
 from feltd.store import sidecar
 from feltd.worker.client import Client
-from tests.daemon.running import Daemon, Edge, create, people
+from tests.daemon.running import Daemon, Edge, Mesh, create, people
 from tests.daemon.test_storage import SmallDisk
 
 DAY_MS = 86_400_000
@@ -91,6 +92,26 @@ def well(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def rested(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a daemon that ran and was stopped in order."""
+    made = Daemon(tmp_path_factory.mktemp("rested") / "files" / "feltd.db", "--tick-ms", "100")
+    made.data.parent.mkdir()
+    try:
+        made.init().start()
+        made.stop()
+    finally:
+        made.close()
+    return made.data.parent
+
+
+@pytest.fixture
+def at_rest(rested: Path, tmp_path: Path) -> Path:
+    """A database of a test's own that nobody serves."""
+    shutil.copytree(rested, tmp_path / "files")
+    return tmp_path / "files" / "feltd.db"
+
+
 # Nothing broken
 
 
@@ -109,10 +130,8 @@ def test_where_nothing_is_wrong_nothing_is_said(well: Daemon, doctor: Doctor) ->
 # A daemon that is not there, or is silent
 
 
-def test_a_daemon_that_was_stopped(daemons: Callable[..., Daemon], doctor: Doctor) -> None:
-    made = daemons().start()
-    made.stop()
-    screen = doctor.of(made.data)
+def test_a_daemon_that_was_stopped(at_rest: Path, doctor: Doctor) -> None:
+    screen = doctor.of(at_rest)
     assert "no daemon serves" in screen.line("daemon", "FAIL")
     assert "feltd serve" in screen.line("daemon", "FAIL")
     # The rows are told all the same.
@@ -162,18 +181,16 @@ def test_a_key_that_may_not_look_inside(well: Daemon, doctor: Doctor) -> None:
 # Files
 
 
-def test_a_keyring_that_others_may_read(daemons: Callable[..., Daemon], doctor: Doctor) -> None:
-    made = daemons()
-    ring = made.data.parent / "signing.keyring"
+def test_a_keyring_that_others_may_read(at_rest: Path, doctor: Doctor) -> None:
+    ring = at_rest.with_name("signing.keyring")
     ring.chmod(0o644)
-    screen = doctor.of(made.data)
+    screen = doctor.of(at_rest)
     assert f"chmod 600 {ring}" in screen.line("keyring", "FAIL")
 
 
-def test_a_keyring_that_is_lost(daemons: Callable[..., Daemon], doctor: Doctor) -> None:
-    made = daemons().start()
-    (made.data.parent / "signing.keyring").unlink()
-    screen = doctor.of(made.data)
+def test_a_keyring_that_is_lost(at_rest: Path, doctor: Doctor) -> None:
+    at_rest.with_name("signing.keyring").unlink()
+    screen = doctor.of(at_rest)
     assert "does not exist" in screen.line("keyring", "FAIL")
 
 
@@ -238,42 +255,37 @@ def test_somebody_who_keeps_a_read_open(
     assert f"process {reader.pid} (" in screen.line("wal", "WARN")
 
 
-def test_a_database_that_is_damaged(daemons: Callable[..., Daemon], doctor: Doctor) -> None:
-    made = daemons().start()
-    made.stop()
-    with made.data.open("r+b") as file:
+def test_a_database_that_is_damaged(at_rest: Path, doctor: Doctor) -> None:
+    with at_rest.open("r+b") as file:
         for page in range(2, 90):
             file.seek(page * 4096)
             file.write(b"\xff" * 4096)
-    screen = doctor.of(made.data)
+    screen = doctor.of(at_rest)
     assert "malformed" in screen.line("rows", "FAIL")
 
 
 # Clocks
 
 
-def test_a_clock_that_is_behind_the_last_run(
-    daemons: Callable[..., Daemon], doctor: Doctor
-) -> None:
-    made = daemons().start()
-    made.stop()
-    mark = sidecar.read(made.data)
+def test_a_clock_that_is_behind_the_last_run(at_rest: Path, doctor: Doctor) -> None:
+    mark = sidecar.read(at_rest)
     assert mark is not None
     for ahead_ms, level in ((3_600_000, "WARN"), (2 * DAY_MS, "FAIL")):
-        sidecar.write(
-            made.data, type(mark)(**(as_members(mark) | {"lease_ms": wall_ms() + ahead_ms}))
-        )
-        assert "behind the last run" in doctor.of(made.data).line("clock", level)
-    assert "--accept-clock" in doctor.of(made.data).line("clock", "FAIL")
+        members = as_members(mark) | {"lease_ms": wall_ms() + ahead_ms}
+        sidecar.write(at_rest, sidecar.Mark(**members))
+        assert "behind the last run" in doctor.of(at_rest).line("clock", level)
+    assert "--accept-clock" in doctor.of(at_rest).line("clock", "FAIL")
 
 
-def test_a_mark_that_is_lost(daemons: Callable[..., Daemon], doctor: Doctor) -> None:
-    made = daemons().start()
-    made.stop()
-    sidecar.mark_path(made.data).unlink()
-    assert "no mark" in doctor.of(made.data).line("clock", "WARN")
-    made.start()
-    screen = doctor.of(made.data)
+def test_a_mark_that_is_lost(at_rest: Path, doctor: Doctor) -> None:
+    sidecar.mark_path(at_rest).unlink()
+    assert "no mark" in doctor.of(at_rest).line("clock", "WARN")
+    made = Daemon(at_rest)
+    try:
+        made.start()
+        screen = doctor.of(made.data)
+    finally:
+        made.close()
     assert "STORAGE_RECOVERED" in screen.line("storage", "FAIL")
     assert "feltd health acknowledge" in screen.line("storage", "FAIL")
 
@@ -285,21 +297,50 @@ def as_members(mark: sidecar.Mark) -> dict[str, Any]:
 # Work that nobody takes
 
 
+class Crowd(NamedTuple):
+    """A daemon with one worker that may take work, and work that waits for it."""
+
+    daemon: Daemon
+    mesh: Mesh
+    edge: Edge
+
+    @property
+    def data(self) -> Path:
+        """The database."""
+        return self.daemon.data
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
+    made = Daemon(tmp_path_factory.mktemp("crowd") / "feltd.db", "--tick-ms", "100")
+    try:
+        mesh = people(made.init().start())
+        edge = Edge(made, "edge-1", mesh.registrar_key, capabilities=["documents.extract"])
+        yield Crowd(made, mesh, edge)
+    finally:
+        made.close()
+
+
 @pytest.fixture
-def crowd(daemons: Callable[..., Daemon]) -> tuple[Daemon, Edge, str]:
-    """A daemon with one worker that may take work, and one workload that waits for it."""
-    made = daemons().start()
-    mesh = people(made)
-    edge = Edge(made, "edge-1", mesh.registrar_key, capabilities=["documents.extract"])
-    assert edge.beat().status == 200
-    workload = create(made, mesh, "one")["workload_id"]
-    return made, edge, workload
+def crowd(gathered: Crowd, request: pytest.FixtureRequest) -> Crowd:
+    """The crowd, all of it at work again, with a workload of the test's."""
+    daemon, mesh, edge = gathered
+    for verb in ("resume", "unquarantine"):
+        daemon.call("POST", f"/v1/workers/{edge.id}/{verb}", {})
+    if edge.beat().status != 200:  # a drained worker has gone, and comes back
+        named = {"worker_id": edge.id, "worker_version": "1"}
+        answer = edge.call("reconcile", named | {"capability_version": edge.capability_version})
+        assert answer.status == 200, answer
+    create(daemon, mesh, request.node.name)
+    return gathered
 
 
-def test_a_hold_that_was_left_on(crowd: tuple[Daemon, Edge, str], doctor: Doctor) -> None:
-    daemon, _, _ = crowd
-    hold = daemon.post("/v1/holds", {"scope": "all", "reason": "the release of tonight"})
-    screen = doctor.of(daemon.data)
+def test_a_hold_that_was_left_on(crowd: Crowd, doctor: Doctor) -> None:
+    hold = crowd.daemon.post("/v1/holds", {"scope": "all", "reason": "the release of tonight"})
+    try:
+        screen = doctor.of(crowd.data)
+    finally:
+        crowd.daemon.call("DELETE", f"/v1/holds/{hold['hold_id']}")
     assert "the release of tonight" in screen.line("holds", "WARN")
     assert screen.line("holds", "WARN").endswith(f"feltd hold delete {hold['hold_id']}")
     assert "HELD" in screen.line("work", "WARN")
@@ -308,25 +349,25 @@ def test_a_hold_that_was_left_on(crowd: tuple[Daemon, Edge, str], doctor: Doctor
 @pytest.mark.parametrize(
     ("verb", "way"), [("drain", "feltd worker resume"), ("quarantine", "feltd worker unquarantine")]
 )
-def test_workers_that_were_all_taken_out(
-    crowd: tuple[Daemon, Edge, str], doctor: Doctor, verb: str, way: str
-) -> None:
-    daemon, edge, _ = crowd
+def test_workers_that_were_all_taken_out(crowd: Crowd, doctor: Doctor, verb: str, way: str) -> None:
+    daemon, edge = crowd.daemon, crowd.edge
     daemon.post(f"/v1/workers/{edge.id}/{verb}", {"reason": "bad disk"})
-    line = doctor.of(daemon.data).line("workers", "FAIL")
+    line = doctor.of(crowd.data).line("workers", "FAIL")
     assert "nobody takes them" in line
     assert "bad disk" in line
     assert line.endswith(f"{way} {edge.id}")
-    # Also told of the file alone, once the daemon is down.
-    daemon.stop()
-    assert "bad disk" in doctor.of(daemon.data).line("workers", "FAIL")
+    if verb == "drain":
+        # Also told of the file alone, once the daemon is down.
+        daemon.stop()
+        told = doctor.of(crowd.data)
+        daemon.start()
+        assert "bad disk" in told.line("workers", "FAIL")
 
 
-def test_dead_letters_of_the_hour(crowd: tuple[Daemon, Edge, str], doctor: Doctor) -> None:
-    daemon, edge, _ = crowd
-    [claim] = edge.pull(start=True)
-    edge.fenced("fail", claim, kind="parser_lost_pages", message="page 3")
-    assert "1 of parser_lost_pages" in doctor.of(daemon.data).line("dead letters", "WARN")
+def test_dead_letters_of_the_hour(crowd: Crowd, doctor: Doctor) -> None:
+    [claim] = crowd.edge.pull(start=True)
+    crowd.edge.fenced("fail", claim, kind="parser_lost_pages", message="page 3")
+    assert "1 of parser_lost_pages" in doctor.of(crowd.data).line("dead letters", "WARN")
 
 
 def test_a_trigger_that_is_disabled(well: Daemon, doctor: Doctor) -> None:
@@ -346,12 +387,9 @@ def test_a_trigger_that_is_disabled(well: Daemon, doctor: Doctor) -> None:
     assert line.endswith("feltd trigger enable ship")
 
 
-def test_a_grant_that_ends_soon_and_who_stops_with_it(
-    crowd: tuple[Daemon, Edge, str], doctor: Doctor
-) -> None:
+def test_a_grant_that_ends_soon_and_who_stops_with_it(crowd: Crowd, doctor: Doctor) -> None:
     """The grant of the crew ends within a day, and edge-1 works under it."""
-    daemon, _, _ = crowd
-    line = doctor.of(daemon.data).line("grants", "FAIL")
+    line = doctor.of(crowd.data).line("grants", "FAIL")
     assert "1 worker stops then: edge-1" in line
     assert "feltd grants extend grant_" in line
 
@@ -375,22 +413,20 @@ def test_a_key_that_ends_soon(well: Daemon, doctor: Doctor) -> None:
 # Backups
 
 
-def test_no_backup_an_old_one_and_a_fresh_one(
-    daemons: Callable[..., Daemon], doctor: Doctor
-) -> None:
-    made = daemons().start()
-    assert "feltd backup create" in doctor.of(made.data).line("backup", "WARN")
+def test_no_backup_an_old_one_and_a_fresh_one(well: Daemon, doctor: Doctor) -> None:
+    assert "feltd backup create" in doctor.of(well.data).line("backup", "WARN")
 
-    copy = Path(made.post("/v1/backups")["path"])
-    assert "verified" in doctor.of(made.data).line("backup", "OK")
+    copy = Path(well.post("/v1/backups")["path"])
+    assert "verified" in doctor.of(well.data).line("backup", "OK")
 
     manifest = copy.with_suffix(".json")
     told = json.loads(manifest.read_text())
     for age_ms, level in ((2 * DAY_MS, "WARN"), (8 * DAY_MS, "FAIL")):
         manifest.write_text(json.dumps(told | {"created_at_ms": wall_ms() - age_ms}))
-        assert "days old" in doctor.of(made.data).line("backup", level)
+        assert "days old" in doctor.of(well.data).line("backup", level)
     copy.chmod(0o644)
-    assert f"chmod go= {copy}" in doctor.of(made.data).line("file modes", "FAIL")
+    assert f"chmod go= {copy}" in doctor.of(well.data).line("file modes", "FAIL")
+    shutil.rmtree(copy.parent)
 
 
 # The screen

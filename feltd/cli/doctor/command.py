@@ -106,12 +106,12 @@ def _here(data: Path) -> Iterator[Finding]:
         yield wrong
         return
     asked = None
-    pid, state = files.holder(data)
+    pid, _ = files.holder(data)
     if not pid:
         helps = f"systemctl start feltd, or: feltd serve --data {data}"
         yield fail("daemon", f"no daemon serves {data}", helps)
     else:
-        asked = yield from _served(data, pid, state)
+        asked = yield from _served(data, pid)
     place = _place(data, asked)
     if isinstance(place, Finding):
         yield place
@@ -121,7 +121,7 @@ def _here(data: Path) -> Iterator[Finding]:
         yield from _rows(data)
 
 
-def _served(data: Path, pid: int, state: str) -> Generator[Finding, None, Asked | None]:
+def _served(data: Path, pid: int) -> Generator[Finding, None, Asked | None]:
     """Lines of the daemon that holds the file; answers the daemon, None where it is silent."""
     socket = find_local_socket(str(data))
     if not serves(socket):
@@ -130,12 +130,12 @@ def _served(data: Path, pid: int, state: str) -> Generator[Finding, None, Asked 
             seen = f"process {pid} serves {data}; its socket is not for this user"
             yield fail("daemon", seen, "run it as the daemon's user: sudo -u feltd feltd doctor")
         else:
-            yield asking.silence(pid, state, f"{socket}: {told}")
+            yield asking.silence(*files.holder(data), f"{socket}: {told}")
         return None
     with Client(socket=socket, patience_ms=0) as client:
         asked = Asked(client)
         if not asked.reach():
-            yield asking.silence(pid, state, asked.trouble)
+            yield asking.silence(*files.holder(data), asked.trouble)
             return None
         yield from asked.findings(nearby=True)
         return asked

@@ -8,11 +8,12 @@ keyring alone holds the signing keys.
 import base64
 import gzip
 import http.client
+import io
 import json
 import sqlite3
 import tarfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -20,7 +21,8 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from feltd import console
-from tests.daemon.running import PATIENCE_S, Daemon, Edge, create, feltd, people
+from feltd.cli.main import run
+from tests.daemon.running import PATIENCE_S, Daemon, Edge, create, people
 
 PASSWORDS = ("canary-first-password-51d0", "canary-second-password-9a3e", "canary-wrong-77c1")
 #: Of a bearer: its kind and its public id, before the secret.
@@ -28,6 +30,17 @@ PUBLIC_CHARS = len("felt_s_") + 12 + 1
 #: The shortest piece of a secret that stands for it; anything shorter comes up by chance.
 PIECE_CHARS = 20
 ENCODED_CHARS = 12
+
+
+def typed(*words: str) -> str:
+    """What a command of the command line prints, on both streams."""
+    raw = io.BytesIO()
+    said = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+    with redirect_stdout(said), redirect_stderr(said):
+        code = run(list(words))
+    told = raw.getvalue().decode()
+    assert code == 0, (words, told)
+    return told
 
 
 class Story:
@@ -118,14 +131,12 @@ def of_keys(story: Story) -> None:
     rotated = daemon.post(f"/v1/keys/{made[1]['key_id']}/rotate", {"overlap_ms": 60_000})
     story.hide("rotated key", rotated["secret"])
     daemon.call("DELETE", f"/v1/keys/{rotated['key_id']}")
-    enrolled = feltd(
+    enrolled = typed(
         "enroll", "--data", str(daemon.data), "--tenant", "t", "--application", "a",
         "--capability", "documents.extract", "--json",
     )  # fmt: skip
-    assert enrolled.returncode == 0, enrolled.stderr
-    story.hide("enrolled key", json.loads(enrolled.stdout)["secret"])
-    rotation = feltd("signing-key", "rotate", "--data", str(daemon.data))
-    assert rotation.returncode == 0, rotation.stderr
+    story.hide("enrolled key", json.loads(enrolled)["secret"])
+    typed("signing-key", "rotate", "--data", str(daemon.data))
     ring = json.loads((story.folder / "signing.keyring").read_text())
     for number, text in enumerate(strings(ring)):
         if len(text) >= 40:
@@ -220,8 +231,7 @@ def asked_everywhere(story: Story) -> None:
         ("users", "list"), ("grants", "list"), ("config", "show"),
     ):  # fmt: skip
         data = () if words[0] == "config" else ("--data", str(daemon.data))
-        ran = feltd(*words, *data)
-        story.seen["feltd " + " ".join(words)] = (ran.stdout + ran.stderr).encode()
+        story.seen["feltd " + " ".join(words)] = typed(*words, *data).encode()
     with tarfile.open(bundle) as tar:
         for member in tar.getmembers():
             held = tar.extractfile(member)

@@ -25,7 +25,7 @@ from feltd.state import checkup
 from feltd.store import sizes
 
 #: Of the whole request deadline; the answer must come while the storage hangs.
-READ_MS_MAX = 3_000
+READ_MS_MAX = 4_000
 #: Of the log, the newest lines that fit into this.
 LOG_BYTES_MAX = 256 * 1024
 

@@ -25,7 +25,7 @@ from feltd.store import private, sizes
 from feltd.store.connect import StoreProblem
 from feltd.worker.refusal import Refusal, Unreachable
 
-#: A daemon whose storage hangs answers within twice three seconds.
+#: A daemon whose storage hangs answers within twice four seconds.
 ANSWER_S = 15.0
 
 

@@ -136,7 +136,7 @@ SELECT y.key_id AS id, y.name AS what, y.expires_at_ms
 
 
 def look(tx: Tx, cmd: None, now: Now) -> Checkup:
-    """Look over everything; some 200 ms of a reader beside a million workloads."""
+    """Look over everything; half a second of a reader beside a million workloads."""
     found = ledger.read(tx)
     states = {row["state"]: row["workloads"] for row in tx.rows(measures.WORKLOADS)}
     lifecycles = {row["lifecycle"]: row["workers"] for row in tx.rows(measures.WORKERS)}

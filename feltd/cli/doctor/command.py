@@ -66,7 +66,7 @@ def examine(data: str | None) -> Iterator[Finding]:
         yield from _here(path)
     except OSError as error:
         seen = f"{error.filename or path}: {error.strerror or error}"
-        yield fail("files", seen, "run it as the daemon's user: sudo -u feltd feltd doctor")
+        yield fail("files", seen, files.AS_ITS_USER)
 
 
 def show(found: list[Finding]) -> None:
@@ -128,7 +128,7 @@ def _served(data: Path, pid: int) -> Generator[Finding, None, Asked | None]:
         told = "not for this user" if not os.access(socket, os.W_OK) else "nobody listens"
         if Path(socket).exists() and told == "not for this user":
             seen = f"process {pid} serves {data}; its socket is not for this user"
-            yield fail("daemon", seen, "run it as the daemon's user: sudo -u feltd feltd doctor")
+            yield fail("daemon", seen, files.AS_ITS_USER)
         else:
             yield asking.silence(*files.holder(data), f"{socket}: {told}")
         return None

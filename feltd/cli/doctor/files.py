@@ -41,6 +41,7 @@ DISK_FREE_LOW_BYTES = 1024 * 1024 * 1024
 #: A WAL of this size beside somebody who has the file open is not emptied because of him.
 WAL_BYTES_LOOK = 16 * 1024 * 1024
 BACKUP_OLD_MS, BACKUP_LOST_MS = 26 * HOUR_MS, 7 * DAY_MS
+AS_ITS_USER = "run it as the daemon's user: sudo -u feltd feltd doctor"
 #: Bits that let others than the owner read or write.
 OTHERS, GROUP = 0o007, 0o070
 
@@ -61,10 +62,13 @@ def identity(data: Path) -> Finding | None:
         if others:
             return fail("database", seen, f"did you mean {others[0]}? Name it with --data")
         return fail("database", seen, f"name the file with --data, or: feltd init --data {data}")
+    if data.is_file() and not os.access(data, os.R_OK):
+        return fail("database", f"{data} is not for this user", AS_ITS_USER)
     try:
         verify(data)
     except StoreProblem as problem:
-        return fail("database", problem.detail, problem.remedy)
+        foreign = data.is_file() and os.geteuid() not in (0, data.stat().st_uid)
+        return fail("database", problem.detail, AS_ITS_USER if foreign else problem.remedy)
     return None
 
 
@@ -98,11 +102,11 @@ def read(data: Path, rule: Callable[[Tx, None, Now], T]) -> T:
 
 
 def holder(data: Path) -> tuple[int, str]:
-    """The process that has the lock and its state as /proc tells it; (0, '') where nobody has."""
-    try:
-        held = lock.holder(data)
-    except OSError:
-        return 0, ""
+    """The process that has the lock and its state as /proc tells it; (0, '') where nobody has.
+
+    Raises OSError where this user may not know.
+    """
+    held = lock.holder(data)
     if held is None:
         return 0, ""
     with suppress(OSError, IndexError):

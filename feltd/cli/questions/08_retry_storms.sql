@@ -4,7 +4,7 @@
 WITH ends AS (
   SELECT c.fencing_token, c.workload_id, c.end_kind, c.end_state, c.worker_id
     FROM v_now n
-   CROSS JOIN (SELECT *
+   CROSS JOIN (SELECT fencing_token, workload_id, worker_id, ended_at_ms, end_kind, end_state
                  FROM claims
                 ORDER BY fencing_token DESC
                 LIMIT 20000) c

@@ -14,7 +14,7 @@ from feltd.config import Config
 from feltd.console import frame, nav
 from tests.console.reading import Reading
 from tests.console.town import HOSTILE, Town
-from tests.daemon.running import Answer
+from tests.daemon.running import Answer, Daemon
 from tests.tidy.source import ROOT
 
 #: Pages that can be opened without naming a thing.
@@ -31,7 +31,7 @@ ASKED = {
 ACTS = [route for route in console.ROUTES if route.method == "POST" and route.auth == "scope"]
 
 
-def call(town: Town, method: str, path: str, body: str = "", **headers: str) -> Answer:
+def call(town: Town | Daemon, method: str, path: str, body: str = "", **headers: str) -> Answer:
     """A call with nothing but these headers."""
     address = urlsplit(town.url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)

@@ -8,7 +8,7 @@ from playwright.async_api import Browser, expect
 
 from tests.console.browser import PATIENCE_MS, person
 from tests.console.test_work_pages import make
-from tests.console.town import Town
+from tests.console.town import PASSWORD, Town
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("chromium")]
 
@@ -128,3 +128,16 @@ async def test_a_form_that_is_being_filled_in_is_left_alone(town: Town, browser:
         town.form(f"/console/workloads/{workload_id}/edit", priority="77")
         await expect(page.locator("#now")).to_contain_text("77")
         await expect(page.get_by_label("Reason")).to_have_value("half of a sen")
+
+
+async def test_an_open_page_of_an_ended_session_is_led_to_the_login(
+    town: Town, browser: Browser
+) -> None:
+    body = {"username": "zoe", "password": PASSWORD, "roles": {"*": "viewer"}}
+    town.daemon.post("/v1/users", body)
+    async with person(browser, town, "zoe") as page:
+        await page.goto(f"{town.url}/console/backlog?definition_id=x")
+        await expect(page.locator("#live")).to_have_text("live")
+        town.daemon.post("/v1/users/zoe/disable", {})
+        # Nobody touches it: its next part is refused, and it loads again.
+        await page.wait_for_url("**/console/login?next=%2Fconsole%2Fbacklog%3Fdefinition_id%3Dx")

@@ -56,6 +56,12 @@
   document.addEventListener("htmx:sse:after:connection", (event) => {
     if (event.detail.connection.status === 200) mark("live");
   });
+  // The stream's last word: who may listen no more is led to the login, as any page leads him.
+  document.addEventListener("end", (event) => {
+    if (event.target.id === "live" && /"code":"(UNAUTHENTICATED|FORBIDDEN)"/.test(event.detail.data)) {
+      location.reload();
+    }
+  });
   document.addEventListener("htmx:sse:error", () => mark("reconnecting"));
   document.addEventListener("htmx:sse:close", () => mark("not live"));
 

@@ -42,6 +42,9 @@ class Following:
         self._health = health
         self._seen: tuple[int, int, int] | None = None
         self._first = True
+        #: What the ledger does not know yet: the keyring is followed before it can be told.
+        self._rotated = False
+        self._told: frozenset[str] = frozenset()
 
     async def look(self) -> None:
         """Take the file as it is now, if it changed since the last look."""
@@ -54,16 +57,17 @@ class Following:
             self._health.note("KEYRING_UNREADABLE", f"{problem} The keys read before go on.")
             return
         self._health.note("KEYRING_UNREADABLE", None)
-        rotated = found.kid != self._held.kid
-        seen = not self._first
-        retired = found.retired - self._held.retired if seen else found.retired
+        self._rotated = self._rotated or found.kid != self._held.kid
+        seen, retired = not self._first, found.retired - self._told
         # First no token of theirs opens, then what they proved goes: nothing comes in between.
         self._held.follow(found)
-        if rotated or retired:
-            moved = signing.Moved(found.kid, tuple(sorted(retired)), rotated, seen)
+        if self._rotated or retired:
+            moved = signing.Moved(found.kid, tuple(sorted(retired)), self._rotated, seen)
+            # Where this fails all of it is told again in the next round.
             lost = await self._writer.submit(signing.follow, moved, keep_alive=True)
             if seen or lost:
                 log.info("signing keys", active=found.kid, retired=sorted(retired), workers=lost)
+        self._rotated, self._told = False, found.retired
         self._seen, self._first = stamp, False
 
 

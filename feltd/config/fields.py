@@ -116,6 +116,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     backup_keep: Annotated[
         int, Meta(ge=1, le=500, description="older backups of this database are removed")
     ] = 14
+    replica: Annotated[
+        str | None, Meta(description="URL or folder that Litestream replicates the database to")
+    ] = None
     retain_changes_ms: Annotated[
         int, Meta(ge=0, le=YEARS_MS, description="changes of records nobody waits for; 0: for ever")
     ] = DAY_MS

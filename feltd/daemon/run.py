@@ -40,6 +40,7 @@ from feltd.daemon.hangup import hang_up
 from feltd.daemon.logs import LAST
 from feltd.daemon.notify import notify, watchdog_every_ms
 from feltd.daemon.pagecheck import check_pages
+from feltd.daemon.replica import Replica
 from feltd.errors import Refused
 from feltd.identity import keyring
 from feltd.keeper import Keeper
@@ -116,6 +117,7 @@ class Daemon:
         sys.setswitchinterval(SWITCH_S)
         self._fds = handed_sockets(self.config)
         keys = signing.load(self.config.keyring_path)
+        self.replica = Replica(self.config)
         self.opened = await start.open_database(self.config)
         self._make_writer()
         try:
@@ -149,10 +151,11 @@ class Daemon:
             before_batch=self._credit,
             before_commit=self._seal,
             after_commit=self._tell,
-            on_foreign_write=self.foreign.note,
+            on_foreign_write=self.replica.spared(self.foreign.note),
             on_fatal=self.die,
             observer=self.metrics,
         )
+        self.replica.attach(self.writer, self.health)
         if opened.credited_ms:
             self._note_credit(opened.credited_ms)
         self.metrics.on_shed_keep_alive = self.writer.note_shed_keep_alive
@@ -218,6 +221,7 @@ class Daemon:
         await self.keeper.round(everything=True)
         self._begin(self.keeper.run(self.stop))
         self._begin(self._feed_watchdog())
+        self._begin(self.replica.run(self.stop))
         if self.opened.check_behind:
             self._begin(check_pages(self.config.path, self.health, self.stop))
 
@@ -281,6 +285,7 @@ class Daemon:
         if hasattr(self, "tracing"):
             await self.tracing.close()
         await self.writer.close()
+        await self.replica.close()
         if found is not None and self.fatal is None and self.writer.broken is None:
             lease_ms = self.opened.clock.now().lease_ms
             self.opened.marker.follow(found, lease_ms, clean=True)

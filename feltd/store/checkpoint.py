@@ -32,6 +32,8 @@ class Checkpointer:
         self._pages = 0.0
         self._since = 0.0
         self._changes = 0
+        #: Another program checkpoints: here nothing is moved any more.
+        self.left = False
         #: Why the writer's own last checkpoint failed; None after a good one.
         self.failed: BaseException | None = None
 
@@ -43,7 +45,7 @@ class Checkpointer:
     @property
     def due(self) -> bool:
         """Whether 500 pages came since the last checkpoint, moved or not."""
-        return self._since >= PAGES_DUE
+        return self._since >= PAGES_DUE and not self.left
 
     def count(self, changes: int) -> None:
         """A commit changed so many rows."""
@@ -55,7 +57,12 @@ class Checkpointer:
         self._since += pages
 
     def run(self, conn: sqlite3.Connection, truncate: bool = False) -> Checkpoint:
-        """Checkpoint now. PASSIVE waits for nobody; TRUNCATE up to the busy timeout."""
+        """Checkpoint now, unless that is `left` to another program.
+
+        PASSIVE waits for nobody; TRUNCATE up to the busy timeout.
+        """
+        if self.left:
+            return Checkpoint(False, self.wal_pages, 0)
         row = conn.execute(TRUNCATE if truncate else PASSIVE).fetchone()
         self.failed = None
         found = Checkpoint(bool(row[0]), max(int(row[1]), 0), max(int(row[2]), 0))

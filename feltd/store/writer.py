@@ -171,6 +171,10 @@ class Writer:
         """
         return await self._between(lambda conn: self._wal.run(conn, truncate))
 
+    def leave_checkpoints(self, left: bool) -> None:
+        """Whether another program moves the pages: then nothing here does, a close neither."""
+        self._wal.left = left
+
     async def vacuum(self, pages: int) -> Bite:
         """Give up to `pages` free pages (one of BITES) back, between two batches.
 

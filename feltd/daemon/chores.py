@@ -31,6 +31,9 @@ PROBE_EVERY_MS = 1_000
 NOTE_KEY_USE_EVERY_MS = 15_000
 #: What ends within a week is looked for this often.
 EXPIRIES_EVERY_MS = 60_000
+#: Pages of the audit that one round puts into its file: 20,000 rows, far more than a tick makes. A
+#: new mirror of a long chain takes rounds, and nobody's lease waits for it.
+AUDIT_PAGES_MAX = 20
 #: Entries that make work of changes and instants.
 STARTING = frozenset({"evaluate_triggers", "fire_schedules"})
 
@@ -131,11 +134,11 @@ class Chores:
         await asyncio.to_thread(daemon.opened.marker.follow, found, lease_ms)
 
     async def audit_file(self) -> None:
-        """Append the audit rows that are new to the file the operator named."""
+        """Append the audit rows that are new to the file the operator named, so many a round."""
         file, daemon = self._audit, self._daemon
         assert file is not None
         await asyncio.to_thread(file.look)
-        while True:
+        for _ in range(AUDIT_PAGES_MAX):
             place = audited.Place(file.seq or 0, file.hash)
             ahead = await daemon.readers.read(audited.ahead, place)
             told = f"{file.path}: {ahead.trouble}: compare (feltd check --audit), move it away"

@@ -28,18 +28,28 @@ WITH RECURSIVE below (grant_id) AS (
     FROM grants g
     JOIN below b ON g.parent_grant_id = b.grant_id
    WHERE g.chain_live = 1
+),
+-- Found first, else every worker would be looked at in the order of ids.
+found AS MATERIALIZED (
+  SELECT k.worker_id, k.tenant_id, k.name, k.lifecycle
+    FROM below b
+    JOIN workers k ON k.authorization_grant_id = b.grant_id
+   WHERE k.removed_at_ms IS NULL
+     AND k.lifecycle <> 'OFFLINE'
+),
+first AS MATERIALIZED (
+  SELECT worker_id, tenant_id, name, lifecycle
+    FROM found
+   ORDER BY worker_id
+   LIMIT :rows
 )
-SELECT k.worker_id, k.tenant_id, k.name, k.lifecycle,
+SELECT first.worker_id, first.tenant_id, first.name, first.lifecycle,
        (SELECT count(*)
           FROM claims c
-         WHERE c.worker_id = k.worker_id
+         WHERE c.worker_id = first.worker_id
            AND c.ended_at_ms IS NULL) AS claims
-  FROM below b
-  JOIN workers k ON k.authorization_grant_id = b.grant_id
- WHERE k.removed_at_ms IS NULL
-   AND k.lifecycle <> 'OFFLINE'
- ORDER BY k.worker_id
- LIMIT :rows
+  FROM first
+ ORDER BY first.worker_id
 """
 
 UNDER_KEY = """

@@ -37,7 +37,7 @@ SECRET = "password: hunter2hunter2"
 
 KEY = """
 SELECT k.key_id, k.scopes, k.tenants, k.subject_type, k.identity_id, k.worker_id, k.incarnation,
-       k.grant_id
+       k.grant_id, k.expires_at_ms
   FROM keys k
  WHERE k.key_id = :key_id
 """

@@ -40,6 +40,7 @@ HELPS = {
     "WAL_LARGE": "end the read that keeps it from being emptied",
     "MEMBERSHIP_RECOVERING": "nothing: it passes within the heartbeat timeout",
     "FOREIGN_WRITE": "feltd check names the rows; end the program that writes to the file",
+    "AUDIT_FILE": "feltd check --audit FILE tells how they differ; then move the file away",
 }
 #: Sheds of the recent refusals that are worth a line.
 SHEDS_TOLD = 20

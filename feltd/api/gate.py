@@ -198,6 +198,7 @@ class Gate:
                 (b"feltd-protocol", PROTOCOL),
             ]
             await _refuse_websocket(scope, send, status, body, headers)
+            self.calls.ended(scope, status, 0.0)
             return
         await answer({"type": "http.response.start", "status": status, "headers": headers})
         await answer({"type": "http.response.body", "body": body})

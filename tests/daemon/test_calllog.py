@@ -144,6 +144,17 @@ def test_a_client_in_a_loop_does_not_fill_the_disk(daemon: Daemon) -> None:
     assert len(lines(daemon, LINES_AT_ONCE, code="GRANT_NOT_FOUND")) < 40
 
 
+def test_a_refused_channel_has_its_line_too(daemon: Daemon) -> None:
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    answer = daemon.call(
+        "GET", "/v1/no/channel", x_request_id="upgrade-1", Origin="https://elsewhere.example",
+        Sec_WebSocket_Key="dGhlIHNhbXBsZSBub25jZQ==", **upgrade,
+    )  # fmt: skip
+    assert answer.status == 404
+    [line] = lines(daemon, request_id="upgrade-1")
+    assert line["code"] == "ROUTE_NOT_FOUND"
+
+
 def test_a_slow_call_is_told_and_a_long_poll_is_not(daemons: Callable[..., Daemon]) -> None:
     daemon = daemons(FELTD_TEST_SLOW_COMMIT_MS="1200").start()
     daemon.post("/v1/holds", {"scope": "all", "reason": "x"})

@@ -13,7 +13,7 @@ import click
 from feltd.cli.doctor.findings import span
 from feltd.cli.output import Examples, on_terminal, say_json
 from feltd.cli.parse import DURATION
-from feltd.cli.remote import connect, remote
+from feltd.cli.remote import DATA_DEFAULT, connect, remote
 from feltd.cli.top.sample import Look, Watch
 from feltd.worker.refusal import Refusal, Unreachable
 
@@ -42,13 +42,20 @@ def top(data: str | None, as_json: bool, once: bool, every_ms: int) -> None:
         raise click.UsageError(f"--every is at least {EVERY_MS_MIN} ms")
     where = os.environ.get("FELTD_URL") if data is None else None
     with connect(data) as client:
-        watch = Watch(client, where or str(data or "feltd.db"))
+        watch = Watch(client, _shown(where) if where else str(data or DATA_DEFAULT))
         if as_json:
             say_json(watch.look())
         elif once or not (on_terminal() and sys.stdin is not None and sys.stdin.isatty()):
             _print(watch.look())
         else:
             _live(watch, every_ms / 1_000)
+
+
+def _shown(url: str) -> str:
+    """An address without the name and password somebody may have put into it."""
+    scheme, slashes, rest = url.partition("//")
+    place, slash, path = rest.partition("/")
+    return scheme + slashes + place.rpartition("@")[2] + slash + path
 
 
 def _print(look: Look) -> None:

@@ -8,18 +8,22 @@ it is also answered with what came of it, so that a client simply repeats until 
 import asyncio
 from typing import Literal, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from feltd.api import wire
 from feltd.api.repeats import once_of, submit_once
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
 from feltd.errors import Refused
 from feltd.mesh import backups
 from feltd.model.base import Ask
+from feltd.model.page import LIMIT_DEFAULT, Limit
 from feltd.store.backup import Manifest
 
 #: A call waits no longer, however far its deadline: clients and proxies give up by themselves.
 WAIT_MS_MAX = 10_000
+#: What cursors of the list are bound to.
+LIST = "backups"
 
 
 class Underway(Struct, frozen=True):
@@ -40,7 +44,14 @@ class BackupList(Struct, frozen=True):
     items: tuple[Manifest, ...]
     folder: str
     running: Underway | None
-    next_cursor: None = None
+    next_cursor: str | None = None
+
+
+class BackupsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many of them, and from where on."""
+
+    limit: Limit = LIMIT_DEFAULT
+    cursor: str | None = None
 
 
 class Backup(Protocol):
@@ -87,8 +98,17 @@ async def create_backup(request: Request) -> Reply:
 
 
 async def list_backups(request: Request) -> Reply:
-    """GET /v1/backups."""
-    return reply(200, await request.app.backups.listing())
+    """GET /v1/backups: a page of them; there are at most --backup-keep."""
+    asked = request.query(BackupsQuery)
+    found = await request.app.backups.listing()
+    secret, items, cursor = request.app.keyring.cursor_secret, found.items, None
+    if asked.cursor is not None:
+        at_ms, path = wire.open_cursor(secret, LIST, asked.cursor)
+        items = tuple(one for one in items if (one.created_at_ms, one.path) < (at_ms, path))
+    if len(items) > asked.limit:
+        items = items[: asked.limit]
+        cursor = wire.seal_cursor(secret, LIST, [items[-1].created_at_ms, items[-1].path])
+    return reply(200, structs.replace(found, items=items, next_cursor=cursor))
 
 
 ROUTES = (
@@ -115,6 +135,7 @@ ROUTES = (
         handler=list_backups,
         summary="The backups of this database, newest first, and how far the one at work is",
         scope="backup:admin",
+        query=BackupsQuery,
         answer=BackupList,
     ),
 )

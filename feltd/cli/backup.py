@@ -21,6 +21,7 @@ from feltd.cli.remote import DATA_DEFAULT, connect, remote, serves
 from feltd.config import Config
 from feltd.daemon.place import HELD
 from feltd.daemon.restoring import look, restore
+from feltd.model.page import LIMIT_MAX
 from feltd.store.lock import LockHeld
 
 COLUMNS = (
@@ -101,7 +102,7 @@ def list_backups(data: str | None, as_json: bool, backup_dir: str | None) -> Non
         found = list_alone(alone, backup_dir)
     else:
         with connect(data) as client:
-            found = client.call("GET", "/v1/backups")
+            found = client.call("GET", "/v1/backups", query={"limit": LIMIT_MAX})
     if as_json:
         say_json(found)
         return

@@ -40,7 +40,10 @@ class AuditPage(Struct, frozen=True):
 
 
 class Walking(Struct, frozen=True):
-    """Where a reader of the chain stands, and which rows it wants."""
+    """Where a reader of the chain stands, and which rows it wants.
+
+    `tenants` say whose turn the reading is: the whole daemon's callers', not the daemon's own.
+    """
 
     after: int = 0
     limit: int = 50
@@ -48,3 +51,4 @@ class Walking(Struct, frozen=True):
     actor: str | None = None
     action: str | None = None
     subject: str | None = None
+    tenants: tuple[str, ...] = ("*",)

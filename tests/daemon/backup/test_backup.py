@@ -121,6 +121,11 @@ def test_the_oldest_go_and_a_folder_of_its_own_is_made(
     daemon = daemons("feltd.db", "--backup-dir", str(folder), "--backup-keep", "2").start()
     made = [daemon.post("/v1/backups")["path"] for _ in range(4)]
     assert [one["path"] for one in daemon.get("/v1/backups")["items"]] == made[:1:-1]
+    first = daemon.get("/v1/backups?limit=1")
+    second = daemon.get(f"/v1/backups?limit=1&cursor={first['next_cursor']}")
+    assert [one["path"] for one in first["items"] + second["items"]] == made[:1:-1]
+    assert second["next_cursor"] is None
+    assert daemon.call("GET", "/v1/backups?cursor=made-up").status == 400
     assert sorted(str(file) for file in folder.glob("*.db")) == sorted(made[2:])
 
 

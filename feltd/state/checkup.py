@@ -19,7 +19,7 @@ from feltd.store.tx import Row, Tx
 NAMED = 5
 #: Rows counted beyond those.
 COUNTED = 1_000
-#: Dead letters looked at, some 60 ms of a reader.
+#: Dead letters of the hour that are counted, the newest, some 60 ms of a reader.
 DEAD_ROWS = 50_000
 HOUR_MS = 3_600_000
 #: A trigger this many changes behind is not just busy.
@@ -101,12 +101,12 @@ SELECT t.trigger_id AS id, t.tenant_id,
 """
 
 DEAD = """
-SELECT d.failure_kind AS kind,
-       sum(CASE WHEN d.finished_at_ms > :since_ms THEN 1 ELSE 0 END) AS workloads,
-       count(*) AS looked
-  FROM (SELECT w.failure_kind, w.finished_at_ms
+SELECT d.failure_kind AS kind, count(*) AS workloads
+  FROM (SELECT w.failure_kind
           FROM workloads w
          WHERE w.state = 'DEAD_LETTERED'
+           AND w.finished_at_ms > :since_ms
+         ORDER BY w.finished_at_ms DESC, w.seq DESC
          LIMIT :rows) AS d
  GROUP BY d.failure_kind
 """
@@ -157,8 +157,8 @@ def look(tx: Tx, cmd: None, now: Now) -> Checkup:
         lapsed=_some(lapsed, now),
         triggers_off=_some(tx.rows(TRIGGERS_OFF, bounds), now),
         triggers_behind=_some(tx.rows(TRIGGERS_BEHIND, {**bounds, "behind": BEHIND_CHANGES}), now),
-        dead_in_hour={row["kind"] or "": row["workloads"] for row in dead if row["workloads"]},
-        dead_capped=sum(row["looked"] for row in dead) >= DEAD_ROWS,
+        dead_in_hour={row["kind"] or "": row["workloads"] for row in dead},
+        dead_capped=sum(row["workloads"] for row in dead) >= DEAD_ROWS,
         grants_ending=_ending(tx, now, tx.rows(GRANTS, {**bounds, **at}), stops.with_grants),
         keys_ending=_ending(tx, now, tx.rows(KEYS, {**bounds, **at}), stops.with_keys),
     )

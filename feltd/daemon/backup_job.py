@@ -147,7 +147,8 @@ def main() -> None:
     # Whoever started it is told to stop as well, and lets go of stdin when it does.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    os.nice(NICE)
+    with suppress(OSError):  # a service manager may forbid it
+        os.nice(NICE)
     job = Job(msgspec.json.decode(sys.stdin.buffer.readline(), type=Order))
 
     def follow() -> None:

@@ -41,6 +41,13 @@ HELPS = {
     "MEMBERSHIP_RECOVERING": "nothing: it passes within the heartbeat timeout",
     "FOREIGN_WRITE": "feltd check names the rows; end the program that writes to the file",
     "AUDIT_FILE": "feltd check --audit FILE tells how they differ; then move the file away",
+    "BACKUP_FAILED": "mend what it names, then feltd backup create",
+    "REPLICA_FAILING": "see the log for 'replica': feltd diagnostics; until then feltd backup "
+    "create",
+    "KEYRING_UNREADABLE": "put the keyring back from its copy: feltd signing-key list tells",
+    "CERTIFICATE_UNREADABLE": "mend the files of --tls-cert and --tls-key, then systemctl reload "
+    "feltd",
+    "EXPIRING": "the lines of grants and keys name them: feltd grants extend, feltd keys rotate",
 }
 #: Sheds of the recent refusals that are worth a line.
 SHEDS_TOLD = 20

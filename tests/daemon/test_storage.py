@@ -154,8 +154,10 @@ def test_a_reader_that_never_ends_grows_the_wal_and_its_end_shrinks_it(daemon: D
 async def test_a_large_wal_and_a_low_disk_are_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     health = health_of.Health(health_of.Finding(), LeaseClock())
     writer = SimpleNamespace(broken=None, trouble=None, wal_bytes=health_of.WAL_BYTES_MAX + 1)
-    config = SimpleNamespace(path=Path("/tmp/x"), audit_path=None)
-    chores = Chores(SimpleNamespace(writer=writer, health=health, config=config))  # type: ignore[arg-type]
+    config = SimpleNamespace(path=Path("/tmp/x"), audit_path=None, keyring_path=Path("/tmp/y"))
+    context = SimpleNamespace(keyring=None)
+    parts = SimpleNamespace(writer=writer, health=health, config=config, context=context)
+    chores = Chores(parts)  # type: ignore[arg-type]
     monkeypatch.setattr(chores_of, "free_bytes", lambda path: 1)
     await chores.probe()
     assert {one.code for one in health.look()["reasons"]} == {"WAL_LARGE", "DISK_LOW"}

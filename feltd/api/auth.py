@@ -6,14 +6,13 @@ for a repeat or put into a refusal; Idempotency-Key is not taken where one is in
 """
 
 import asyncio
-import ipaddress
 from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
 
 from feltd.api import cookies, fresh
-from feltd.api.forwarded import own_origin
+from feltd.api.forwarded import bounded_by, own_origin
 from feltd.api.request import Reply, Request, reply
 from feltd.api.routes import Route
 from feltd.clock import Now
@@ -207,19 +206,10 @@ def _now_ms(request: Request) -> int:
 def _address(request: Request) -> str:
     """Whom attempts are counted for; '' where the address names nobody in particular.
 
-    That is this machine, a proxy in front that is not trusted to say more among it. Of IPv6 it is
-    the network: its owner has all the addresses in it.
+    That is this machine, a proxy in front that is not trusted to say more among it.
     """
     address = request.client_address
-    if not address or is_loopback(address):
-        return ""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if found.version == 4:
-        return address
-    return str(ipaddress.ip_network((int(found), 64), strict=False))
+    return "" if not address or is_loopback(address) else bounded_by(address)
 
 
 def _refuse_foreign_page(request: Request) -> None:

@@ -71,7 +71,7 @@ class Proxies:
         """
         if PEER not in scope:
             return None
-        address = _client(scope)
+        address = bounded_by(_client(scope))
         if self._calls[address] >= self._calls_max:
             raise Refused(
                 "SERVICE_OVERLOADED",
@@ -120,6 +120,28 @@ def behind_proxy(networks: tuple[str, ...], door: "Authenticate") -> "Authentica
         await door(request)
 
     return authenticate
+
+
+def plain(address: str) -> str:
+    """An address as it is written where nothing is inside another: IPv4 is never in IPv6.
+
+    A socket for both families shows IPv4 peers inside one network of IPv6. Other text stays.
+    """
+    if "." not in address or ":" not in address:
+        return address
+    found = _address(address)
+    return address if found is None else str(found)
+
+
+def bounded_by(address: str) -> str:
+    """Whom caps and attempts are counted for: an address, of IPv6 its network.
+
+    Whoever has one address there has all of them. What is no address stays as it is.
+    """
+    found = _address(address)
+    if found is None or found.version == 4:
+        return address if found is None else str(found)
+    return str(ipaddress.ip_network((int(found), 64), strict=False))
 
 
 def own_origin(scope: Scope) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from feltd.api.forwarded import Proxies
+from feltd.api.forwarded import Proxies, bounded_by
 from feltd.api.listen import ServerSettings
 from feltd.api.turns import SMALL_PIECE_BYTES, Turns
 
@@ -191,10 +191,11 @@ class House:
         else:
             if len(self._lines) - self._local >= self.settings.max_connections:
                 return False
-            full = self._addresses[address] >= self.settings.max_connections_per_address
+            whose = bounded_by(address)
+            full = self._addresses[whose] >= self.settings.max_connections_per_address
             if full and address and not self._proxies.trusts(address):
                 return False
-            self._addresses[address] += 1
+            self._addresses[whose] += 1
         self._lines.add(line)
         return True
 
@@ -204,15 +205,16 @@ class House:
         if local:
             self._local -= 1
         else:
-            self._addresses[address] -= 1
-            if not self._addresses[address]:
-                del self._addresses[address]
+            whose = bounded_by(address)
+            self._addresses[whose] -= 1
+            if not self._addresses[whose]:
+                del self._addresses[whose]
 
     async def turn(self, line: Line, address: str, received_bytes: int) -> None:
         """Return when what a line has received may be looked at; see Turns."""
         if received_bytes > SMALL_PIECE_BYTES:
             with line.held():
-                await self._turns.take(address, received_bytes)
+                await self._turns.take(bounded_by(address), received_bytes)
 
     async def end_accepting(self, fd: int | None) -> None:
         """After the stop: begin what asyncio has accepted, before the listener `fd` is closed.

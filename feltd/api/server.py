@@ -27,7 +27,8 @@ from feltd.api.early import (
     HEAD_BYTES_MAX,
     late_head,
 )
-from feltd.api.house import LINGER, House, Line, log, started_elsewhere
+from feltd.api.forwarded import plain
+from feltd.api.house import ACCEPT, LINGER, House, Line, log, started_elsewhere
 from feltd.api.inbox import Inbox
 from feltd.api.listen import (
     BACKLOG,
@@ -39,7 +40,7 @@ from feltd.api.listen import (
 )
 from feltd.api.protocol import Protocol
 from feltd.api.request import CUT, HELD, LOCAL, ON_GONE
-from feltd.api.tls import Tls, TlsProblem
+from feltd.api.tls import Tls, TlsProblem, shake_hands
 
 __all__ = ["Server", "ServerSettings"]
 
@@ -143,21 +144,17 @@ class HouseConfig(Config):
         self.graceful_timeout = settings.graceful_ms / 1000 * 0.6
         self.h11_max_incomplete_size = HEAD_BYTES_MAX
         self.keep_alive_timeout = settings.keep_alive_ms / 1000
-        self.ssl_handshake_timeout = settings.head_deadline_ms / 1000
         self.websocket_ping_interval = None  # hypercorn's takes a task; see websocket.py
         self.ping_s = settings.ping_ms / 1000
         self.websocket_max_message_size = 1024 * 1024
-        self._tls = listener.tls
+        #: None: clear text. Its files were tried before anything listened.
+        self.tls = listener.tls
         self._date = (0, b"")
 
     @property
     def ssl_enabled(self) -> bool:
-        """Whether this listener speaks TLS."""
-        return self._tls is not None
-
-    def create_ssl_context(self) -> SSLContext | None:
-        """Ours: its files were tried before anything listened."""
-        return self._tls
+        """Never hypercorn's business: it would shake hands before a connection is counted."""
+        return False
 
     @property
     def keep_alive_max_requests(self) -> int:  # type: ignore[override]
@@ -186,8 +183,8 @@ class Connection(TCPServer):
         self.line = Line(self.writer, house.settings)
         sock = self.writer.get_extra_info("socket")
         try:
-            client = parse_socket_addr(sock.family, sock.getpeername())
-            server = parse_socket_addr(sock.family, sock.getsockname())
+            client = _written_plain(parse_socket_addr(sock.family, sock.getpeername()))
+            server = _written_plain(parse_socket_addr(sock.family, sock.getsockname()))
         except OSError:
             self.line.abort()
             return
@@ -195,11 +192,16 @@ class Connection(TCPServer):
         if not house.enter(self.line, address, local=local):
             self.line.abort()
             return
-        tls = self.writer.get_extra_info("ssl_object") is not None
+        tls = self.config.tls
         tasks = _Tasks(self)
         try:
+            if tls is not None:
+                head_ms = house.settings.head_deadline_ms
+                await shake_hands(self.reader, self.writer, tls, head_ms / 1000)
+                self.line.stay(ACCEPT, head_ms)
             async with tasks:
-                about = (self.context, tasks, ConnectionState(self.state), tls, client, server)
+                state = ConnectionState(self.state)
+                about = (self.context, tasks, state, tls is not None, client, server)
                 self.protocol = Protocol(
                     self.reader, self.app, self.config, *about, self.protocol_send
                 )
@@ -254,6 +256,10 @@ class Connection(TCPServer):
                 await self.protocol.handle(RawData(received))
                 house.judge(self.line)
         await self.protocol.handle(Closed())
+
+
+def _written_plain(place: tuple[str, int] | None) -> tuple[str, int] | None:
+    return None if place is None else (plain(place[0]), place[1])
 
 
 class _Tasks(TaskGroup):

@@ -1,11 +1,18 @@
 """TLS of the listeners: 1.2 or later, HTTP/1.1 alone on offer, renewed without a restart.
 
 The files are read at the start and when the daemon is told to, never in between: a certificate
-half written by whoever renews it is never served. It knows no socket.
+half written by whoever renews it is never served. A handshake begins once its connection was let
+in and counted, so that strangers who never finish one are bounded like any; it knows no socket.
 """
 
+import asyncio
 import ssl
+from asyncio.sslproto import SSLProtocol
 from pathlib import Path
+from typing import Any
+
+#: What asyncio sets aside for each connection to read into; it would be 256 KiB, used or not.
+READ_BYTES = 64 * 1024
 
 
 class TlsProblem(Exception):
@@ -35,6 +42,53 @@ class Tls:
         self, handshake: ssl.SSLObject | ssl.SSLSocket, _name: str, _context: ssl.SSLContext
     ) -> None:
         handshake.context = self._now
+
+
+async def shake_hands(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    context: ssl.SSLContext,
+    within_s: float,
+) -> None:
+    """Turn both streams of a connection to TLS, as its server, before anything is read.
+
+    Raises OSError (ssl.SSLError among it) when that fails, takes longer, or somebody cuts it.
+    """
+    SSLProtocol.max_size = READ_BYTES
+    below: Any = writer.transport
+    loop, protocol = asyncio.get_running_loop(), below.get_protocol()
+    below.pause_reading()
+    # uvloop reads before anybody is asked: what it has is the beginning of the handshake.
+    early: bytearray = vars(reader)["_buffer"]
+    shaking = loop.create_task(
+        loop.start_tls(below, protocol, context, server_side=True, ssl_handshake_timeout=within_s)
+    )
+    if early:
+        # Behind the beginning of TLS, which the task is about to put into the same line.
+        loop.call_soon(loop.call_soon, _hand_over, below, early)
+    try:
+        secured = await shaking
+        if secured is None:
+            raise ConnectionAbortedError("cut in the middle of the handshake")
+    except BaseException:
+        # Nobody else tells the streams that their connection is gone.
+        below.abort()
+        protocol.connection_lost(None)
+        raise
+    # asyncio's own StreamWriter.start_tls leaves the reader with the transport below.
+    vars(writer)["_transport"] = vars(reader)["_transport"] = secured
+    protocol._replace_writer(writer)
+
+
+def _hand_over(transport: Any, early: bytearray) -> None:
+    """Give TLS what was read for the streams, as if it came now."""
+    protocol = transport.get_protocol()
+    while early and not transport.is_closing():
+        place = memoryview(protocol.get_buffer(len(early)))
+        taken = min(len(place), len(early))
+        place[:taken] = early[:taken]
+        del early[:taken]
+        protocol.buffer_updated(taken)
 
 
 def tls_context(cert_path: str, key_path: str | None) -> ssl.SSLContext:

@@ -87,8 +87,8 @@ class Backoff:
 class Throttle:
     """Both tables, and the addresses from which somebody has logged in before.
 
-    From such an address a user is told apart from strangers: those who try his name elsewhere
-    do not keep him out. Used on the event loop alone.
+    From such an address, and from this machine, a user is told apart from strangers: those who
+    try his name elsewhere do not keep him out. Used on the event loop alone.
     """
 
     def __init__(self) -> None:
@@ -143,4 +143,6 @@ class Throttle:
                 self._known.popitem(last=False)
 
     def _account(self, username: str, address: str) -> Hashable:
-        return (username, address) if (username, address) in self._known else username
+        if not address or (username, address) in self._known:
+            return username, address
+        return username

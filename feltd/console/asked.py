@@ -3,7 +3,7 @@
 Reading goes to the readers, acting to the writer; nothing here knows a noun.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from feltd.api import wire
@@ -11,8 +11,12 @@ from feltd.api.request import Request
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity.principals import OPEN_TENANT
+from feltd.mesh import workers
 from feltd.model.base import Ask, Caller
 from feltd.store.tx import Tx
+
+#: Of one page so many workers are named; the others stand there by their ids.
+NAMES_MAX = 100
 
 Rule = Callable[[Tx, Ask[Any], Now], Any]
 
@@ -52,6 +56,24 @@ async def act(
         tenant=tenant or request.tenant,
         deadline_ms=request.deadline_ms,
     )
+
+
+async def names(request: Request, ids: Iterable[str | None]) -> dict[str, str]:
+    """What people call these workers, by id; who is unknown, removed or another's is left out."""
+    sought = tuple(sorted({id for id in ids if id is not None}))[:NAMES_MAX]
+    if not sought:
+        return {}
+    found: dict[str, str] = await request.app.readers.read(_names, ask(request, sought, id=""))
+    return found
+
+
+def _names(tx: Tx, ask: Ask[tuple[str, ...]], now: Now) -> dict[str, str]:
+    rows = {id: workers.find(tx, id) for id in ask.body}
+    return {
+        id: row["name"]
+        for id, row in rows.items()
+        if row is not None and row["removed_at_ms"] is None and ask.caller.may_see(row["tenant_id"])
+    }
 
 
 def tenant_meant(request: Request, named: str | None) -> str:

@@ -30,7 +30,9 @@ async def backlog_page(request: Request) -> Reply:
         limit=KINDS_DEFAULT,
     )
     found = await asked.read(request, backlog.page, body)
-    return frame.page(request, "backlog", kinds=found.items, left_out=found.left_out, asked=query)
+    return await frame.page(
+        request, "backlog", kinds=found.items, left_out=found.left_out, asked=query
+    )
 
 
 ROUTES = (

@@ -36,7 +36,7 @@ async def bulk_page(request: Request) -> Reply:
     if not _lacks_priority(query):
         found = await edits.search(request, _plan(request, query), 0)
         count = min(found.count, REMAINING_MAX)
-    return frame.page(
+    return await frame.page(
         request,
         "bulk",
         asked=query,
@@ -70,7 +70,7 @@ async def run_page(request: Request) -> Reply:
         for name, text in structs.asdict(run.plan.filter).items()
         if text not in (None, {})
     }
-    return frame.page(
+    return await frame.page(
         request,
         "bulk_run",
         run=run,

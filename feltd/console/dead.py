@@ -26,7 +26,7 @@ async def dead_page(request: Request) -> Reply:
     query = frame.query(request, DeadQuery)
     grouping = deadletters.Grouping(frame.tenant_filter(request))
     found = await asked.read(request, deadletters.by_definition, grouping)
-    return frame.page(
+    return await frame.page(
         request,
         "dead",
         kinds=found.items,

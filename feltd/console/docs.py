@@ -112,7 +112,7 @@ def _write(request: Request, table: Routes, asked: str) -> Reply:
         book = _BOOKS[table] = sections(document), shapes(document)
     words = asked.lower().split()
     found = [Section(one.noun, [op for op in one.operations if op.holds(words)]) for one in book[0]]
-    return frame.page(
+    return frame.write(
         request,
         "docs",
         version=feltd.__version__,

@@ -41,7 +41,7 @@ async def grants_page(request: Request) -> Reply:
     wanted = PageAsk(tenant_id=tenant_id, limit=query.limit, after=after)
     found = await asked.read(request, grants.page, wanted)
     live = tuple(grant.id for grant in found.items if grant.chain_live)
-    return frame.page(
+    return await frame.page(
         request,
         "grants",
         grants=found.items,
@@ -57,7 +57,7 @@ async def grant_page(request: Request) -> Reply:
     """GET /console/grants/{id}: all of a grant but its token. Refuses GRANT_NOT_FOUND."""
     grant = await asked.read(request, grants.show)
     found = await asked.read(request, stops.with_grants, (grant.id,))
-    return frame.page(
+    return await frame.page(
         request,
         "grant",
         grant=grant,

@@ -58,7 +58,7 @@ async def events_page(request: Request) -> Reply:
     )
     found = await asked.read(request, lookback.newest_events, sought)
     filters = _filters(query)
-    return frame.page(
+    return await frame.page(
         request,
         "events",
         events=found.items,
@@ -82,7 +82,7 @@ async def audit_page(request: Request) -> Reply:
         limit=query.limit,
     )
     found = await asked.read(request, lookback.newest_audit, sought)
-    return frame.page(
+    return await frame.page(
         request,
         "audit",
         rows=found.items,

@@ -52,7 +52,7 @@ async def holds_page(request: Request) -> Reply:
     wanted = PageAsk(tenant_id=tenant_id, limit=query.limit, after=after)
     found = await asked.read(request, holds.page, wanted)
     tenants = request.caller.tenants
-    return frame.page(
+    return await frame.page(
         request,
         "holds",
         holds=found.items,

@@ -40,7 +40,7 @@ async def keys_page(request: Request) -> Reply:
     wanted = PageAsk(tenant_id=tenant_id, limit=query.limit, after=after)
     found = await asked.read(request, keys.page, wanted)
     live = tuple(key.key_id for key in found.items if key.revoked_at_ms is None)
-    return frame.page(
+    return await frame.page(
         request,
         "keys",
         keys=found.items,
@@ -63,7 +63,7 @@ async def signing_page(request: Request) -> Reply:
     """GET /console/signing-keys: which sign, which still prove, and for how many workers."""
     keyring = request.app.keyring
     kids = keyring.kids
-    return frame.page(
+    return await frame.page(
         request,
         "signing",
         active=keyring.kid,

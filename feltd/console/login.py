@@ -58,7 +58,9 @@ async def login_page(request: Request) -> Reply:
     if request.app.config.no_auth:
         return frame.go(to)
     opened = request.app.config.open_signup
-    return frame.page(request, "login", refused=None, next=to, username="", open_signup=opened)
+    return await frame.page(
+        request, "login", refused=None, next=to, username="", open_signup=opened
+    )
 
 
 async def login(request: Request) -> Reply:
@@ -70,7 +72,7 @@ async def login(request: Request) -> Reply:
         to = form.next if frame.is_local(form.next) else HOME
         made = await auth.login(request, form.username, form.password)
     except Refused as refused:
-        return _again(request, refused, "login", next=to, username=username)
+        return await _again(request, refused, "login", next=to, username=username)
     return frame.go(to, [cookies.set_cookie(request, made.session, made.expires_at_ms)])
 
 
@@ -87,7 +89,7 @@ async def signup_page(request: Request) -> Reply:
     """GET /console/signup."""
     if not request.app.config.open_signup:
         raise Refused("FORBIDDEN", "sign-up is closed: an admin makes users")
-    return frame.page(request, "signup", refused=None, username="")
+    return await frame.page(request, "signup", refused=None, username="")
 
 
 async def signup(request: Request) -> Reply:
@@ -96,13 +98,13 @@ async def signup(request: Request) -> Reply:
         form = frame.form(request, SignUpForm)
         await auth.sign_up(request, form.username, form.password)
     except Refused as refused:
-        return _again(request, refused, "signup", username="")
+        return await _again(request, refused, "signup", username="")
     return frame.done(request, LOGIN, "You are known now; an admin must give you a role.")
 
 
 async def password_page(request: Request) -> Reply:
     """GET /console/password."""
-    return frame.page(request, "password", refused=None)
+    return await frame.page(request, "password", refused=None)
 
 
 async def change_password(request: Request) -> Reply:
@@ -113,16 +115,16 @@ async def change_password(request: Request) -> Reply:
             raise Refused("REQUEST_INVALID", "the new password is not the same twice")
         await auth.change_password(request, ChangePassword(new=form.new, old=form.old))
     except Refused as refused:
-        return _again(request, refused, "password")
+        return await _again(request, refused, "password")
     return frame.done(request, HOME, "Your password is changed; your other sessions have ended.")
 
 
-def _again(request: Request, refused: Refused, name: str, **values: str) -> Reply:
+async def _again(request: Request, refused: Refused, name: str, **values: str) -> Reply:
     """The same form with what is wrong; what no other attempt can mend is a refusal's own page."""
     if refused.code not in TOLD_THERE:
         raise refused
     opened = request.app.config.open_signup
-    answer = frame.page(
+    answer = await frame.page(
         request, name, status=refused.status, refused=refused, open_signup=opened, **values
     )
     wait_s = refused.facts.get("retry_after_s")

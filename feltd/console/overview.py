@@ -59,7 +59,7 @@ async def overview(request: Request) -> Reply:
         values["left_out"] = oldest.left_out
     if whole:
         values |= _house(request)
-    return frame.page(request, "overview", **values)
+    return await frame.page(request, "overview", **values)
 
 
 async def _counts(request: Request, caller: Caller) -> dict[str, Any]:

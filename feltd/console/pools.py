@@ -69,7 +69,7 @@ async def pools_page(request: Request) -> Reply:
     after = None if place is None else (place[0], place[1])
     wanted = PageAsk(tenant_id=tenant_id, limit=query.limit, after=after)
     found = await asked.read(request, pools.page, wanted)
-    return frame.page(
+    return await frame.page(
         request,
         "pools",
         pools=found.items,
@@ -88,7 +88,7 @@ async def pool_page(request: Request) -> Reply:
         filter=roster.Filter(pool_id=pool.pool_id, limit=MEMBERS_SHOWN), tenant_id=tenant_id
     )
     members = await asked.read(request, roster.page, wanted)
-    return frame.page(
+    return await frame.page(
         request, "pool", pool=pool, members=members.items, fields=_fields(pool, tenants=())
     )
 

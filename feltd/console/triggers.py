@@ -64,7 +64,7 @@ async def trigger_page(request: Request) -> Reply:
     meant = OnTrigger(asked.tenant_meant(request, query.tenant_id), Preview(AHEAD))
     trigger = await asked.read(request, standing.get, meant)
     ahead = await asked.read(request, triggers.preview, meant)
-    return frame.page(
+    return await frame.page(
         request,
         "trigger",
         trigger=trigger,
@@ -122,7 +122,7 @@ async def _list(request: Request, kind: TriggerKind) -> Reply:
     wanted = PageAsk(tenant_id=tenant_id, limit=query.limit, after=after)
     found = await asked.read(request, partial(standing.page, kind=kind), wanted)
     standing_now = await asked.read(request, standing.status, tenant_id, id="")
-    return frame.page(
+    return await frame.page(
         request,
         "triggers" if kind == "state" else "schedules",
         triggers=found.items,

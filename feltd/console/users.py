@@ -44,7 +44,7 @@ async def users_page(request: Request) -> Reply:
     wanted = PageAsk(tenant_id=tenant_id, limit=query.limit, after=after)
     found = await asked.read(request, users.page, wanted)
     tenants = request.caller.tenants
-    return frame.page(
+    return await frame.page(
         request,
         "users",
         users=found.items,

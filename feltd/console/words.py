@@ -1,11 +1,51 @@
-"""Instants, spans, sizes and JSON as a person reads them. Plain functions; templates call them."""
+"""Instants, spans, sizes, JSON and the daemon's sentences as a person reads them.
+
+Plain functions; templates call them. What they mark up is escaped here.
+"""
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
+from markupsafe import Markup, escape
+
 #: Of a JSON value a page shows this much; the API has the rest.
 JSON_CHARS_MAX = 16_384
+
+#: Ids in a sentence, and where each kind is shown; a hold has no page of its own.
+_IDS = re.compile(r"\b(workload|worker|grant|hold)_[0-9A-Za-z_]{8,64}\b")
+_PLACES = {
+    "workload": "/console/workloads/",
+    "worker": "/console/workers/",
+    "grant": "/console/grants/",
+    "hold": "/console/holds#",
+}
+#: An id longer than this is shown by its end, whole in its title.
+ID_CHARS_MAX = 24
+#: Why a worker went offline, for people who have not read the manual.
+OFFLINE = {
+    "failed": "failed: nothing was heard of it within its timeout",
+    "left": "left: it ended by itself",
+    "drained": "drained: it ended when nothing was left in its hands",
+    "recover": "recover: it did not reconcile in time",
+    "restored": "restored: the database was put back, it must reconcile",
+}
+#: Where in the console a cause is seen to: its place and the scope that opens it.
+SEEN_TO = {
+    "HELD": (("Holds", "/console/holds", "workloads:operate"),),
+    "CLAIMS_HELD": (("Holds", "/console/holds", "workloads:operate"),),
+    "EXPIRING": (
+        ("Grants", "/console/grants", "grants:issue"),
+        ("Keys", "/console/keys", "keys:admin"),
+    ),
+    "NO_MATCH": (("Workers", "/console/workers", "workers:read"),),
+    "NO_CAPABILITY": (("Workers", "/console/workers", "workers:read"),),
+    "NO_WORKER": (("Workers", "/console/workers", "workers:read"),),
+    "POOL_FULL": (("Pools", "/console/pools", "workers:read"),),
+    "WORKER_POOL_NOT_FOUND": (("Pools", "/console/pools", "workers:read"),),
+    "DEAD_LETTERS": (("Dead letters", "/console/dead-letters", "workloads:read"),),
+}
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -77,3 +117,21 @@ def pretty(value: Any, chars_max: int = JSON_CHARS_MAX) -> tuple[str, bool]:
     """A value as indented JSON of at most `chars_max` characters, and whether that is all of it."""
     text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
     return text[:chars_max], len(text) <= chars_max
+
+
+def short(id: str) -> str:
+    """What tells a long id from others of its kind: workload_…6f20637f."""
+    return id if len(id) <= ID_CHARS_MAX else f"{id.partition('_')[0]}_…{id[-8:]}"
+
+
+def linked(text: str, whole: bool = False) -> Markup:
+    """A sentence with each id in it a link; long ones by their end unless `whole`."""
+    told, at = Markup(), 0
+    for found in _IDS.finditer(text):
+        id = found.group()
+        kind = found.group(1)
+        shown = id if whole else short(id)
+        told += escape(text[at : found.start()])
+        told += Markup('<a href="{}{}" title="{}">{}</a>').format(_PLACES[kind], id, id, shown)
+        at = found.end()
+    return told + escape(text[at:])

@@ -77,7 +77,7 @@ async def workers_page(request: Request) -> Reply:
         after=None if place is None else (place[0], place[1]),
     )
     found = await asked.read(request, roster.page, wanted)
-    return frame.page(
+    return await frame.page(
         request,
         "workers",
         rows=[_row(worker) for worker in found.items],
@@ -93,7 +93,7 @@ async def worker_page(request: Request) -> Reply:
     why = await asked.read(request, idleness.of_worker)
     held = ClaimQuery(worker_id=worker.worker_id, live=True, limit=HELD_SHOWN)
     claims = await asked.read(request, holding.list_claims, held)
-    return frame.page(
+    return await frame.page(
         request,
         "worker",
         worker=worker,

@@ -83,7 +83,7 @@ async def workload_page(request: Request) -> Reply:
     if part in (None, "logs"):
         lines = After(query.lines_after, LINES_SHOWN)
         values["logs"] = await asked.read(request, workloads.logs, lines)
-    return frame.page(
+    return await frame.page(
         request,
         "workload",
         decoded=_decoded,

@@ -98,7 +98,7 @@ async def workloads_page(request: Request) -> Reply:
     found = await asked.read(request, listing.page, wanted)
     kept = filters | ({} if query.size == 50 else {"size": query.size})
     cursor = asked.sealed(request, bound, None if found.before is None else [found.before])
-    return frame.page(
+    return await frame.page(
         request,
         "workloads",
         rows=found.items,

@@ -1,7 +1,9 @@
 """What every page keeps to, whoever wrote it: headers, no inline code, refusals, who may act."""
 
+import asyncio
 import http.client
 import re
+import threading
 from importlib.resources import files
 from urllib.parse import urlsplit
 
@@ -183,3 +185,13 @@ def test_pages_are_no_part_of_the_api() -> None:
 def cookie(town: Town, name: str) -> str:
     """The cookie of a person."""
     return f"feltd_session={town.login(name)}"
+
+
+def test_a_page_is_written_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of 250 rows takes 30 ms to write: no heartbeat waits behind those who read."""
+
+    def written(*_page: object, **_values: object) -> str:
+        return threading.current_thread().name
+
+    monkeypatch.setattr(frame, "write", written)
+    assert str(asyncio.run(frame.page(None, "workloads"))).startswith("feltd-pages")  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ from feltd.model.event import Event, Events, Following
 
 #: Told by the metrics at each refused fenced write; of no tenant, so for whole-daemon callers only.
 FENCE = ("fence", "")
-#: Kinds of things that a page may follow, by the beginning of the verbs that change them.
-NOUNS = ("hold", "pool", "trigger", "schedule", "grant", "key", "user", "session")
+#: Kinds of things that a page may follow, by a word in the verbs that change them.
+NOUNS = {"hold": "hold", "lift": "hold", "pool": "pool", "trigger": "trigger"}
 
 
 class Hearing:
@@ -70,7 +70,7 @@ def _topics(event: Event) -> set[str]:
     if event.worker_id is not None:
         topics.add("worker")
     if event.workload_id is None:
-        topics |= {noun for noun in NOUNS if noun in event.kind}
+        topics |= {noun for word, noun in NOUNS.items() if word in event.kind}
     return topics
 
 

@@ -1,6 +1,6 @@
 """Passwords as Argon2id: the text that is kept of one, and whether another is the same.
 
-Pure and slow: about 20 ms and 19 MiB each, so it is called in threads of its own (api/secrets).
+Pure and slow: about 20 ms and 19 MiB each, so it is called in threads of its own (api/passwords).
 The salt comes in from whoever calls. No bearer ever reaches this.
 """
 

@@ -87,6 +87,16 @@ def test_topics_are_heard_and_nothing_else(town: Town) -> None:
     }
 
 
+def test_a_hold_is_heard_when_it_is_placed_and_when_it_is_lifted(town: Town) -> None:
+    with listening(town, session(log_in(town, "vic"))) as ear:
+        hold = town.daemon.post("/v1/holds", {"scope": "tenant", "value": "acme", "reason": "x"})
+        ear.hears("felt:hold")
+        ear.lines.clear()
+        lifted = town.daemon.call("DELETE", f"/v1/holds/{hold['hold_id']}")
+        assert lifted.status == 204, lifted
+        ear.hears("felt:hold")
+
+
 def test_work_of_another_tenant_is_not_heard(town: Town) -> None:
     body = {"username": "otto", "password": PASSWORD, "roles": {"other": "viewer"}}
     town.daemon.post("/v1/users", body)

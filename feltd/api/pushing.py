@@ -177,18 +177,19 @@ class Pusher(Waiter):
             return False
         finally:
             request.finish()
-        sent_bytes = await self._tell(looked, wish.held)
+        # Before anything is awaited: a frame that was done later may be answered meanwhile.
+        message = self._news(looked, wish.held)
         self._stand(before, looked.pulled if self.post.wants or looked.claims else None)
-        if self.post.wants and _is_whole(looked.claims, sent_bytes):
+        if self.post.wants and _is_whole(looked.claims, len(message)):
             self.pending = True
-        return True
-
-    async def _tell(self, looked: credits.Looked, held: Iterable[str]) -> int:
-        """Push what is new; how many bytes that took."""
-        channel = self._channel
         if not channel.is_open:
             give_back(channel.request(), looked.claims)
-            return 0
+        elif message:
+            await channel.send(message)
+        return True
+
+    def _news(self, looked: credits.Looked, held: Iterable[str]) -> bytes:
+        """The push of what is new, noted as told; nothing where nothing is."""
         given = [claim for claim in looked.given if claim.claim_id not in self._told]
         cancelled = [one for one in looked.cancelled if one not in self._cancelled]
         drained = looked.drain != self._drain
@@ -205,10 +206,8 @@ class Pusher(Waiter):
         self._cancelled.update(cancelled)
         self._note(news.claims)
         if not (news.claims or cancelled or looked.fenced or drained):
-            return 0
-        message = wire.encode(Push(news))
-        await channel.send(message)
-        return len(message)
+            return b""
+        return wire.encode(Push(news))
 
     def _stand(self, before: int, pulled: Pulled | None) -> None:
         """Back into the queue of its application, if more is wanted."""

@@ -58,12 +58,13 @@ class Utc(logging.Formatter):
     help="How long work stays held unrenewed; FELTD_LEASE_MS, else 30s.",
 )
 @click.option("--grace", type=DURATION, help="How long work may finish after SIGTERM; 25s.")
+@click.option("--channel", is_flag=True, help="Work over a WebSocket; by HTTP where there is none.")
 @caps_options
 @click.option("--quiet", is_flag=True, help="Log warnings only.")
 def run(
     target: str | None, name: str | None, concurrency: int | None,
     capabilities: tuple[str, ...], pairs: tuple[str, ...], on_drain: str | None,
-    lease: int | None, grace: int | None, quiet: bool, readable: tuple[str, ...],
+    lease: int | None, grace: int | None, channel: bool, quiet: bool, readable: tuple[str, ...],
     command: str | None, module: str | None, address: str | None,
     definitions: tuple[str, ...], **bounds: Any,
 ) -> int:  # fmt: skip
@@ -111,6 +112,7 @@ def run(
         ("on_drain", on_drain),
         ("lease_ms", lease),
         ("grace_ms", grace),
+        ("channel", channel or None),
     ):
         if value is not None:
             setattr(worker, member, value)

@@ -69,6 +69,17 @@ class Desk:
         """Slots without a running handler."""
         return self.session.concurrency - len(self.slots)
 
+    @property
+    def credit(self) -> int:
+        """Claims this process can hold at once: its slots, but for those of handlers that run on
+        after their claim."""
+        alive = sum(
+            1
+            for one in self.held.values()
+            if one.task in self.slots and one.stopping not in ("lost", "lease", "timeout")
+        )
+        return self.session.concurrency - (len(self.slots) - alive)
+
     def reported(self) -> list[Held]:
         """The claims this process still stands for: what it runs, and outcomes under way."""
         return [one for one in self.held.values() if one.stopping not in ("lost", "lease")]

@@ -22,6 +22,7 @@ from feltd.worker.refusal import Refusal, Unreachable
 from feltd.worker.runner import Handler
 from feltd.worker.session import DONE, FAILED, Session, Stopped
 from feltd.worker.transport import pause_s
+from feltd.worker.upgraded import SHORT_POLL_MS, Upgraded
 from feltd.worker.verbs.calls import Json
 
 log = logging.getLogger("feltd.worker")
@@ -57,6 +58,7 @@ class Loop:
         on_drain: str = "exit",
         grace_ms: int = 25_000,
         caps: RuntimeCaps | None = None,
+        channel: bool = False,
     ) -> None:
         self.session = session
         self.on_drain = on_drain
@@ -65,13 +67,14 @@ class Loop:
         self._over: asyncio.Future[Stopped] = asyncio.get_running_loop().create_future()
         self._told = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._kick = asyncio.Event()
+        self.kick = asyncio.Event()
         self._open = asyncio.Event()
         self._mending = asyncio.Lock()
         self._polling = False
         #: A call that may bring claims is under way.
         self._asking = False
         self._parked = False
+        self._upgraded = Upgraded(self) if channel else None
 
     def leave(self) -> None:
         """Take no more work, finish what runs within the grace, end. Twice: end at once."""
@@ -85,6 +88,8 @@ class Loop:
             asyncio.create_task(self._guarded(life))
             for life in (self._beats(), self._watch(), self._deliver(), self._leave())
         ]
+        if self._upgraded is not None:
+            tasks.append(asyncio.create_task(self._guarded(self._upgraded.live())))
         self._taking = asyncio.create_task(self._guarded(self._take()))
         try:
             return await self._over
@@ -111,7 +116,7 @@ class Loop:
     async def _beats(self) -> None:
         silent = 0
         while True:
-            self._kick.clear()
+            self.kick.clear()
             pause = self.session.every_ms / 1000 * random.uniform(0.85, 1.0)
             key = self.session.key
             try:
@@ -127,7 +132,7 @@ class Loop:
             except Refusal as refused:
                 await self._obey(refused, key)
                 pause = 0.1
-            await _either(self._kick, pause)
+            await _either(self.kick, pause)
 
     async def _beat(self) -> None:
         if self._parked:
@@ -144,7 +149,7 @@ class Loop:
         answer = await self.session.beat(self.desk.reported(), len(self.desk.slots))
         self.desk.hear(answer)
         for claim in self.desk.newly_given(answer):
-            self._given(claim)
+            self.given(claim)
         self._lifecycle_is(self.session.lifecycle)
         if self.session.left:
             # The beat that makes ready goes on to the end of a drain that stands.
@@ -180,6 +185,8 @@ class Loop:
     async def _take(self) -> None:
         while True:
             await self._open.wait()
+            if self._upgraded is not None and await self._upgraded.take():
+                continue
             self.desk.freed.clear()
             free = min(self.desk.free, 256)
             if free <= 0:
@@ -189,31 +196,31 @@ class Loop:
             wanted: Json = {
                 "max": free,
                 "lease_ms": self.session.settings.lease_ms,
-                "wait_ms": 0 if parcels else POLL_MS,
+                "wait_ms": 0 if parcels else SHORT_POLL_MS if self._upgraded else POLL_MS,
                 "start": True,
                 "request_id": secrets.token_hex(16),
             }
             self._polling, self._asking = not parcels, True
             try:
-                answer = await self._exchange(parcels, {"claim": wanted}, patience_ms=None)
+                answer = await self.exchange(parcels, {"claim": wanted}, patience_ms=None)
             finally:
                 self._polling = self._asking = False
-            if answer is not None and not self._received(answer) and not parcels:
-                await self._nothing(answer)
+            if answer is not None and not self.received(answer) and not parcels:
+                await self.nothing(answer)
 
-    def _received(self, answer: Json) -> bool:
+    def received(self, answer: Json) -> bool:
         claims = [*(answer.get("claims") or ()), *self.desk.newly_given(answer)]
         for claim in claims:
-            self._given(claim)
+            self.given(claim)
         return bool(claims)
 
-    def _given(self, claim: Any) -> None:
+    def given(self, claim: Any) -> None:
         if self._told.is_set():
             self.desk.give_back(claim)
         else:
             self.desk.begin(claim)
 
-    async def _nothing(self, answer: Json) -> None:
+    async def nothing(self, answer: Json) -> None:
         """An empty answer: after a whole poll ask again, else find out what keeps work away."""
         lifecycle = str(answer.get("lifecycle") or "")
         reasons = {one.get("code") for one in answer.get("reasons") or () if isinstance(one, dict)}
@@ -221,14 +228,14 @@ class Loop:
             self._lifecycle_is(lifecycle)
             if lifecycle == "RECOVERING":
                 self.session.lifecycle = lifecycle
-            self._kick.set()
+            self.kick.set()
             await asyncio.sleep(0.1)
         elif not reasons or reasons <= WAITED:
             await asyncio.sleep(0.01)
         else:
             await asyncio.sleep(EMPTY_PAUSE_S * random.uniform(0.5, 1.0))
 
-    async def _exchange(self, parcels: list[Parcel], wanted: Json, **how: Any) -> Json | None:
+    async def exchange(self, parcels: list[Parcel], wanted: Json, **how: Any) -> Json | None:
         """One exchange; None where it was refused or not answered, its parcels then go again."""
         body = {**items(parcels, self.session.worker_id), **wanted}
         key = self.session.key
@@ -253,7 +260,7 @@ class Loop:
         if answer.get("lifecycle") == "OFFLINE":
             # Drained or lost: the refusal of a beat says which, and now rather than in its turn.
             self._open.clear()
-            self._kick.set()
+            self.kick.set()
         return answer
 
     def _one_by_one(self, parcels: list[Parcel], refused: Refusal) -> None:
@@ -272,12 +279,13 @@ class Loop:
         while True:
             await courier.arrived.wait()
             for _ in range(4):
-                if self._polling or not self._open.is_set():
+                if self._polling or self.session.channel or not self._open.is_set():
                     break
                 await asyncio.sleep(TOGETHER_S)
             parcels = courier.load(hurry=self._told.is_set())
             if parcels:
-                await self._exchange(parcels, {}, patience_ms=2_000)
+                answer = await self.exchange(parcels, {}, patience_ms=2_000)
+                self.received(answer or {})
             else:
                 await asyncio.sleep(0.05)
 
@@ -301,7 +309,7 @@ class Loop:
                 await self._reconcile()
         elif refused.next == "register":
             await self.session.register_again()
-            self._kick.set()
+            self.kick.set()
         elif refused.next == "fix_clock":
             self.session.set_clock(refused)
         elif refused.next == "wait":
@@ -347,7 +355,7 @@ class Loop:
                 return
             log.info("reconciled: %s", self.session.lifecycle)
             if self.session.lifecycle in ("READY", "BUSY"):
-                self._kick.set()
+                self.kick.set()
 
     # -- leave
 

@@ -11,11 +11,12 @@ import random
 import re
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from feltd import __version__
 from feltd.clock import boot_ms, wall_ms
+from feltd.worker.channel import Channel
 from feltd.worker.client import AsyncClient
 from feltd.worker.expiry import Expiry
 from feltd.worker.leases import RENEW_AT, Held, LeaseView
@@ -89,6 +90,9 @@ class Session:
         self.concurrency = 1
         self.interval_ms = 10_000
         self.timeout_ms = 30_000
+        #: The way of exchanges and beats while it is open, and who exchanges by it.
+        self.channel: Channel | None = None
+        self.by_channel: Callable[[Channel, Json], Awaitable[Json]] | None = None
         self._clock_ms = 0
         self._asked: Json = {}
         #: Held while this process registers; a key that ends meanwhile is replaced by then.
@@ -262,20 +266,26 @@ class Session:
             body["progress"] = told
         lease_s = min(self.settings.lease_ms, self.timeout_ms) / 1000
         sent_ms = boot_ms()
-        answer = await self.client.heartbeat(
-            self.worker_id,
-            body,
-            bearer=self.key,
-            answer_s=min(BEAT_ANSWER_S_MAX, max(1.0, lease_s / 6)),
-            patience_ms=0,
-        )
+        answer = await self._beat(body, min(BEAT_ANSWER_S_MAX, max(1.0, lease_s / 6)))
         self.leases.saw(sent_ms, answer.get("server_time_ms"))
         self.expiry.hear(answer)
         self._is(answer["worker"])
         return answer
 
+    async def _beat(self, body: Json, answer_s: float) -> Json:
+        """By the channel; what is refused there is asked again over HTTP, which says all of it."""
+        if self.channel is not None:
+            answer = await self.channel.call({"heartbeat": body}, answer_s)
+            if answer["outcomes"][0]["ok"]:
+                return answer
+        return await self.client.heartbeat(
+            self.worker_id, body, bearer=self.key, answer_s=answer_s, patience_ms=0
+        )
+
     async def exchange(self, body: Json, **how: Any) -> Json:
-        """One exchange as this worker."""
+        """One exchange as this worker; over its channel, if there is one, one try."""
+        if self.channel is not None and self.by_channel is not None:
+            return await self.by_channel(self.channel, body)
         return await self.client.exchange(self.worker_id, body, bearer=self.key, **how)
 
     async def fenced(self, verb: str, held: Held, body: Json, **how: Any) -> Json:

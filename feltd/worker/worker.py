@@ -33,8 +33,9 @@ class Worker:
     Everything may be left out: FELTD_URL and FELTD_KEY say where and as whom, the key's grant what
     it may do. `name` is this machine's name by default; a second process of one name takes it over
     and the first ends with exit code 3. `lease_ms` (1,000 to 3,600,000) is how long work stays
-    held without a renewal; `grace_ms` how long handlers may finish after SIGTERM. `caps`, set
-    later, bounds the policy of each claim; `runtime` is the kind that it registers as.
+    held without a renewal; `grace_ms` how long handlers may finish after SIGTERM. With `channel`
+    work comes over a WebSocket, by HTTP where there is none. `caps`, set later, bounds the policy
+    of each claim; `runtime` is the kind that it registers as.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Worker:
         heartbeat_timeout_ms: int | None = None,
         on_drain: OnDrain = "exit",
         grace_ms: int = 25_000,
+        channel: bool = False,
     ) -> None:
         self.url = url
         self.key = key
@@ -65,6 +67,7 @@ class Worker:
         self.heartbeat_timeout_ms = heartbeat_timeout_ms
         self.on_drain: OnDrain = on_drain
         self.grace_ms = grace_ms
+        self.channel = channel
         self.caps: RuntimeCaps | None = None
         self.runtime = "process"
         self.handlers: dict[str, Handler] = {}
@@ -128,7 +131,12 @@ class Worker:
                 raise
             return Stopped(0, "told to stop before it began")
         self._loop = Loop(
-            session, self.handlers, on_drain=self.on_drain, grace_ms=self.grace_ms, caps=self.caps
+            session,
+            self.handlers,
+            on_drain=self.on_drain,
+            grace_ms=self.grace_ms,
+            caps=self.caps,
+            channel=self.channel,
         )
         try:
             return await self._loop.run()

@@ -14,6 +14,7 @@ worker = Worker(
     heartbeat_timeout_ms=int(os.environ.get("FELTD_TEST_TIMEOUT_MS", "3000")),
     grace_ms=int(os.environ.get("FELTD_TEST_GRACE_MS", "5000")),
     concurrency=2,
+    channel=os.environ.get("FELTD_TEST_CHANNEL") == "1",
 )
 
 

@@ -41,7 +41,7 @@ async def test_an_answer_that_comes_late_begins_nothing_again(crew: Crew) -> Non
         done = await off(crew.final, job)
         completed = here.loop.desk.completed
 
-        assert here.loop._received(told) is False
+        assert here.loop.received(told) is False
 
         assert here.loop.desk.slots == set()
         stopped = await here.end()

@@ -5,11 +5,14 @@ written down elsewhere: the sidecar's mark, and a mirror of the chain in a file.
 told by the number of a row. What compaction has taken lies below the floors and is not looked for.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import structs
+from msgspec.json import encode
 
+from feltd.clock import Now
 from feltd.identity import audit
 from feltd.mesh import events
 from feltd.mesh.promised import SAYS, SHOWN_MAX, Broken
@@ -18,6 +21,8 @@ from feltd.store.tx import Row, Tx
 
 #: Rows of the chain read at a time.
 PAGE = 1_000
+#: The act that tells of rows which retention has taken, and what it is said to be done to.
+CLEAR, HISTORY = "clear", "history"
 #: Characters shown of a value that differs.
 SHOWN_CHARS = 80
 
@@ -56,6 +61,16 @@ HASH = """
 SELECT a.hash
   FROM audit a
  WHERE a.seq = :seq
+"""
+
+NEWEST_CLEAR = """
+SELECT a.digest
+  FROM audit a
+ WHERE a.kind = 'act'
+   AND a.subject = :subject
+   AND a.action = :action
+ ORDER BY a.seq DESC
+ LIMIT 1
 """
 
 UNSEALED = """
@@ -103,7 +118,19 @@ def walk(tx: Tx, since: Link = START) -> tuple[Link, list[Broken]]:
         unsealed = tx.row(UNSEALED, {"sealed_seq": link.event_seq})
         if ledger["sealed_seq"] != link.event_seq or unsealed is not None:
             wrong.append(f"events after {link.event_seq} are not sealed")
-    return link, _broken(wrong)
+    return link, _broken(wrong + _taken(tx))
+
+
+def tell_cleared(tx: Tx, now: Now) -> None:
+    """Write into the chain where the floors stand, after one of them was raised.
+
+    The reason is for people, the digest for `walk`: floors that no row tells of are nobody's.
+    """
+    floor = tx.row(AUDIT_FLOOR)
+    if floor is None:
+        raise RuntimeError("the floors are missing: this file was not made by feltd init")
+    reason = f"events to {floor['events_seq']}, audit to {floor['seq']}"
+    audit.act(tx, now, "service:feltd", CLEAR, HISTORY, reason=reason, body=_floors(floor))
 
 
 def marked(tx: Tx, audit_head: str) -> list[Broken]:
@@ -228,6 +255,28 @@ def _differs(row: Row | None, line: AuditRow) -> Iterator[str]:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
+
+
+def _taken(tx: Tx) -> list[str]:
+    """What is gone below floors that the chain does not tell of: somebody else took it."""
+    floor = tx.row(AUDIT_FLOOR)
+    if floor is None or not (floor["seq"] or floor["events_seq"]):
+        return []
+    told = tx.row(NEWEST_CLEAR, {"subject": HISTORY, "action": CLEAR})
+    if told is not None and told["digest"] == hashlib.sha256(_floors(floor)).hexdigest():
+        return []
+    wrong = []
+    if floor["seq"]:
+        wrong.append(f"{_span(1, floor['seq'])} gone, and not by retention: no row tells of it")
+    if floor["events_seq"]:
+        below = f"events up to {floor['events_seq']}"
+        wrong.append(f"{below} may be gone, and not by retention: no row tells of it")
+    return wrong
+
+
+def _floors(floor: Row) -> bytes:
+    """Where the floors stand, as a clearing's digest covers it."""
+    return encode([floor["events_seq"], floor["seq"], floor["event_seq"], floor["hash"]])
 
 
 def _end(ledger: Row, link: Link) -> str:

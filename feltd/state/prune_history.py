@@ -2,11 +2,12 @@
 
 Events go with the audit row that sealed them, so that what is left can be proven to its last digit;
 an audit row goes when the events it sealed are gone, and the floor keeps what the chain goes on
-from. The newest audit row stays for ever.
+from. The newest audit row stays for ever. A row of the chain tells of every floor that is raised:
+who deletes rows and raises a floor himself is found out.
 """
 
 from feltd.clock import Now
-from feltd.mesh import events
+from feltd.mesh import chain, events
 from feltd.model.compaction import Policy, Pruned
 from feltd.state import places
 from feltd.state.places import Place
@@ -108,6 +109,7 @@ def prune_events(tx: Tx, limit: int, policy: Policy, now: Now) -> Pruned:
     if gone < limit:
         seq, went_on = _raise_events(tx, floor, limit - gone, before_ms)
         if seq > floor["seq"]:
+            chain.tell_cleared(tx, now)
             gone += tx.change(DROP_EVENTS, {"seq": seq, "rows": limit - gone})
     return Pruned({"events": gone} if gone else {}, more=went_on or gone >= limit)
 
@@ -124,9 +126,11 @@ def prune_audit(tx: Tx, limit: int, policy: Policy, now: Now) -> Pruned:
     rows = tx.rows(CHAIN, {"after": floor["seq"], "rows": limit})
     last: Row | None = None
     event_seq = floor["event_seq"]
+    traces = 0
     for row in rows:
         if row["at_ms"] > before_ms:
             break
+        traces += row["action"] == chain.CLEAR
         if row["kind"] == "commit":
             if row["last_event_seq"] > kept_from:
                 break
@@ -134,10 +138,12 @@ def prune_audit(tx: Tx, limit: int, policy: Policy, now: Now) -> Pruned:
         elif row["action"] == events.SKIP and str(row["subject"]).isdecimal():
             event_seq = int(row["subject"])
         last = row
-    if last is None:
+    if last is None or traces == last["seq"] - floor["seq"] < limit:
+        # To clear the traces of clearing alone would leave another one, for ever.
         return Pruned({}, more=False)
     at = {"seq": last["seq"], "at_ms": last["at_ms"]}
     tx.change(RAISE_AUDIT, {**at, "event_seq": event_seq, "hash": last["hash"]})
+    chain.tell_cleared(tx, now)
     gone = tx.change(DROP_AUDIT, {"seq": last["seq"]})
     return Pruned({"audit": gone}, more=len(rows) >= limit and last is rows[-1])
 

@@ -224,6 +224,7 @@ def cleared(conn: sqlite3.Connection, seq: int, event_seq: int) -> None:
         {"seq": seq, "event_seq": event_seq},
     )
     conn.execute("UPDATE floors SET seq = ? WHERE name = 'events'", [event_seq])
+    chain.tell_cleared(Tx(conn), Now(9_000, 9_000))
     conn.execute("DELETE FROM audit WHERE seq <= ?", [seq])
     conn.execute("DELETE FROM events WHERE seq <= ?", [event_seq])
 

@@ -4,14 +4,16 @@ A backup is examined before it gets its name, and again whenever somebody asks o
 file is only read, and nobody may be serving it.
 """
 
+import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
+from feltd.errors import Refused
 from feltd.mesh import ledger
 from feltd.state import promises
 from feltd.store import copying, dialect, lock, migrate
 from feltd.store.backup import Manifest, manifest_of
-from feltd.store.connect import StoreProblem
+from feltd.store.connect import StoreProblem, open_copy, unusable
 from feltd.store.tx import Row, Tx
 
 
@@ -33,9 +35,9 @@ def examine(file: Path) -> Examined:
 
     Raises StoreProblem for a file that is damaged, no feltd database, or newer than this feltd.
     """
-    plan = migrate.check(file)
-    conn = copying.open_copy(file)
+    conn = open_copy(file)
     try:
+        plan = migrate.plan_of(conn)
         if damage := copying.damage(conn):
             told = "; ".join(line for one in damage[:3] for line in one.splitlines()[-1:])
             raise StoreProblem(f"{file} is damaged: {told}.", "Use another backup.")
@@ -46,6 +48,10 @@ def examine(file: Path) -> Examined:
             broken = promises.ask(tx) + promises.walk(tx)[1]
         told_of = tuple(f"{one.id} {one.says}: {one.rows[0]}" for one in broken)
         return Examined(ledger.read(tx), dialect.schema_version(tx), asked, told_of)
+    except sqlite3.Error as error:
+        raise unusable(file, error) from error
+    except Refused as refused:
+        raise StoreProblem(f"{file}: {refused.detail}.", "Use another backup.") from refused
     finally:
         conn.close()
 
@@ -75,7 +81,8 @@ def compare(file: Path) -> Manifest | None:
 def refuse_live(file: Path) -> None:
     """Refuse a database that somebody serves or writes to: its file alone is not all of it."""
     for end in ("-wal", "-journal"):
-        if (beside := file.with_name(file.name + end)).exists():
+        beside = file.with_name(file.name + end)
+        if beside.exists() and beside.stat().st_size:
             raise StoreProblem(
                 f"{beside} lies beside it: the file alone is not the whole database.",
                 "Make a backup of a database with 'feltd backup create --data'.",

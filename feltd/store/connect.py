@@ -125,6 +125,14 @@ def open_copier(path: Path) -> sqlite3.Connection:
     return conn
 
 
+def open_copy(path: Path) -> sqlite3.Connection:
+    """A read-only connection to a file that nobody serves or writes to; the caller closes it.
+
+    Nothing is made beside it, whatever its journal mode. Raises StoreProblem as `open_local` does.
+    """
+    return _connect_reader(path, "&immutable=1")
+
+
 def memory() -> sqlite3.Connection:
     """An empty in-memory database with the settings of the real one (for rules and simulation)."""
     conn = _connection(":memory:")
@@ -285,10 +293,10 @@ def _connect_writer(path: Path) -> sqlite3.Connection:
     return conn
 
 
-def _connect_reader(path: Path) -> sqlite3.Connection:
+def _connect_reader(path: Path, how: str = "") -> sqlite3.Connection:
     verify(path)
     try:
-        conn = _connection(f"{path.absolute().as_uri()}?mode=ro")
+        conn = _connection(f"{path.absolute().as_uri()}?mode=ro{how}")
         try:
             for pragma in SETTINGS:
                 conn.execute(pragma)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from feltd.errors import Refused
 from feltd.store.backup import HASH_BYTES, RESERVE_BYTES
-from feltd.store.connect import open_copier, open_local, sync_folder
+from feltd.store.connect import open_copier, sync_folder
 from feltd.store.trouble import primary_code
 
 #: The log may grow to this behind a copy: moving it into the file afterwards stops the writer for
@@ -134,11 +134,6 @@ def digest(file: Path, tell: Tell | None = None, into: int | None = None) -> tup
             if tell is not None:
                 tell(Progress("digest", read, total))
     return found.hexdigest(), read
-
-
-def open_copy(file: Path) -> sqlite3.Connection:
-    """A read-only connection to a copy that nobody serves. Raises StoreProblem for what is none."""
-    return open_local(file, read_only=True)
 
 
 def step_back() -> None:

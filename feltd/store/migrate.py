@@ -127,11 +127,10 @@ def check(path: Path, folder: Traversable | None = None, *, deep: bool = False) 
     Raises StoreProblem where `apply` would refuse, and for an empty, foreign or broken file. With
     `deep` every page is read too (about 4 s a million workloads).
     """
-    shipped = migrations(folder)
     conn = open_local(path, read_only=True)
     try:
         conn.execute("BEGIN")
-        applied = _verify(conn, shipped)
+        plan = plan_of(conn, folder)
         if deep:
             damage = quick_check(conn)
             if damage:
@@ -140,8 +139,14 @@ def check(path: Path, folder: Traversable | None = None, *, deep: bool = False) 
         raise unusable(path, error) from error
     finally:
         conn.close()
-    names = [one.name for one in shipped]
-    return Plan(len(applied), names[: len(applied)], names[len(applied) :])
+    return plan
+
+
+def plan_of(conn: sqlite3.Connection, folder: Traversable | None = None) -> Plan:
+    """The same for an open database. Raises StoreProblem where `apply` would refuse."""
+    shipped = migrations(folder)
+    applied, names = len(_verify(conn, shipped)), [one.name for one in shipped]
+    return Plan(applied, names[:applied], names[applied:])
 
 
 def quick_check(conn: sqlite3.Connection) -> list[str]:

@@ -300,7 +300,13 @@ def test_a_copy_without_its_manifest_is_still_read_and_says_what_could_not_be(
     copy = Path(shutil.copy(made, elsewhere / "copy.db"))
     ran = feltd("backup", "verify", str(copy))
     assert (ran.returncode, "no manifest" in ran.stderr) == (0, True)
-    ran = feltd("backup", "verify", str(copy), "--json")
+    # As some other program would leave it.
+    with closing(sqlite3.connect(copy)) as shell:
+        shell.execute("PRAGMA journal_mode = WAL")
+    for _ in range(2):
+        ran = feltd("backup", "verify", str(copy), "--json")
+        assert ran.returncode == 0, ran.stderr
+        assert sorted(file.name for file in elsewhere.iterdir()) == ["copy.db"]
     told = json.loads(ran.stdout)
     assert (told["manifest"], told["broken"], told["promises_asked"]) == (False, [], True)
 

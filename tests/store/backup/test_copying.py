@@ -11,7 +11,7 @@ import pytest
 
 from feltd.errors import Refused
 from feltd.store import backup, copying
-from feltd.store.connect import APPLICATION_ID, StoreProblem, open_local
+from feltd.store.connect import APPLICATION_ID, StoreProblem, open_copy, open_local
 from feltd.store.copying import Progress
 
 ROWS = """
@@ -45,7 +45,7 @@ def draft(tmp_path: Path) -> Path:
 
 
 def rows(file: Path) -> int:
-    conn = copying.open_copy(file)
+    conn = open_copy(file)
     found: int = conn.execute("SELECT count(*) FROM notes").fetchone()[0]
     conn.close()
     return found
@@ -91,7 +91,7 @@ def test_a_copy_under_writes_has_all_that_was_acknowledged_before_and_is_whole(
             copying.copy(path, draft, told.append)
             after = writing.acknowledged
             assert 1_000 + before <= rows(draft) <= 1_000 + after + 1
-            conn = copying.open_copy(draft)
+            conn = open_copy(draft)
             assert copying.damage(conn) == []
             assert conn.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
             assert conn.execute("PRAGMA auto_vacuum").fetchone()[0] == 2

@@ -40,6 +40,11 @@ NO_KEYRING = (
     "The signing keys are not in it: keep a copy of the keyring (signing.keyring) in another place."
 )
 
+OLD_AGAIN = (
+    "Who may come in is as it was then: revoke and disable again what was revoked and disabled "
+    "since, have passwords changed again. People log in anew."
+)
+
 
 @click.group(
     cls=ExamplesGroup,
@@ -171,6 +176,7 @@ def restore_backup(file: Path, data: Path, keyring_file: Path | None, as_json: b
             (name, getattr(done, name)) for name in ("path", "sequence", "created_at_ms", "schema")
         )
         click.echo(done.signing_keys)
+        click.echo(OLD_AGAIN)
         click.echo(f"next: feltd serve --data {done.path}")
     for one in done.broken:
         click.echo(f"BROKEN {one}", err=True)

@@ -22,6 +22,7 @@ from feltd.config import Config, refuse_open_bind
 from feltd.daemon.marks import Marker
 from feltd.daemon.place import no_database
 from feltd.errors import Refused
+from feltd.identity import sessions
 from feltd.mesh import events, holds, ledger, vitals
 from feltd.store import dialect, migrate, sidecar, walfile
 from feltd.store.connect import Connection, StoreProblem, open_writer, verify
@@ -198,7 +199,7 @@ def _begin_run(
 ) -> _Run:
     """The first commit of a run: the token floor, and what a restored file needs.
 
-    Its claims end, and it gets another name, so that readers of changes see another history.
+    Its claims and sessions end, and it gets another name: readers of changes see another history.
     """
     now = clock.now()
     ceiling = mark.ceiling if mark else 0
@@ -216,6 +217,7 @@ def _begin_run(
             ) from error
         if rolled_back(finding):
             vitals.restore(tx, now)
+            sessions.forget(tx)
         # In this commit, not the next: no file may say that it is now, and that leases lapsed
         # while nobody could renew them.
         credited = vitals.credit(tx, now, 0, True)

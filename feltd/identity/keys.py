@@ -11,7 +11,7 @@ import msgspec
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.identity import bearer, endings, grants, keyrows, sessions
+from feltd.identity import bearer, endings, grants, keyrows, namesakes, sessions
 from feltd.identity.audit import act
 from feltd.identity.keyrows import Draft
 from feltd.identity.pages import fill
@@ -339,7 +339,11 @@ def _refuse_another(tx: Tx, caller: Caller, draft: Draft) -> None:
     Who a key is decides which grants it may use, so that would hand out another's permissions: a
     worker's are those of the grant it registered with.
     """
-    if draft.identity_id is None or caller.holds(grants.SCOPE):
+    if draft.identity_id is None:
+        return
+    subject = Subject(kind=KIND_OF[draft.subject_type], id=draft.identity_id)
+    namesakes.refuse_key(tx, caller, subject)
+    if caller.holds(grants.SCOPE):
         return
     if draft.worker_id is not None:
         worker = tx.row(WORKER, {"worker_id": draft.worker_id})
@@ -348,7 +352,6 @@ def _refuse_another(tx: Tx, caller: Caller, draft: Draft) -> None:
         if grant is None or grant.subject != caller.subject:
             raise unfit("FORBIDDEN", [("/worker_id", "the worker's grant is not the caller's")])
         return
-    subject = Subject(kind=KIND_OF[draft.subject_type], id=draft.identity_id)
     if subject == caller.subject:
         return
     named = {"subject_kind": subject.kind, "subject_id": subject.id}

@@ -70,6 +70,11 @@ UPDATE sessions
    AND last_used_at_ms < :at_ms
 """
 
+FORGET = """
+DELETE FROM sessions
+ WHERE ended_at_ms IS NULL
+"""
+
 DENIED = """
 SELECT u.name
   FROM users u
@@ -147,6 +152,14 @@ def end_some(tx: Tx, now: Now, session_ids: Iterable[str], reason: Reason) -> li
             gone.append(session_id)
             tx.tell("key", session_id)
     return gone
+
+
+def forget(tx: Tx) -> int:
+    """Take away all sessions that have not ended, of a file that was put back; how many.
+
+    Which of them were ended since, by whom and why, it does not know: everybody logs in again.
+    """
+    return tx.change(FORGET, {})
 
 
 def note_used(tx: Tx, used: Iterable[tuple[str, int]], now: Now) -> None:

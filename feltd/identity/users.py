@@ -11,7 +11,7 @@ import msgspec
 
 from feltd.clock import Now
 from feltd.errors import Refused
-from feltd.identity import grants, roles, sessions
+from feltd.identity import grants, namesakes, roles, sessions
 from feltd.identity.audit import act
 from feltd.identity.pages import fill
 from feltd.identity.principals import confirm, not_found, require_scope
@@ -69,7 +69,7 @@ SELECT count(*) AS users
          LIMIT :most) AS w
 """
 
-# A person whom grants were given to, or a key acts as: not to be signed up as by a stranger.
+# A person whom grants were given to: not to be signed up as by a stranger.
 NAMED = """
 SELECT g.tenant_id
   FROM grants g
@@ -129,6 +129,8 @@ def create(tx: Tx, ask: Ask[Hashed], now: Now) -> User:
     require_scope(caller, SCOPE)
     _refuse_more(caller, body.roles)
     _refuse_another(tx, caller, body.username, body.roles)
+    if namesakes.has_key(tx, body.username, caller):
+        raise _exists(body.username)
     made = _insert(tx, body, str(caller.subject), now)
     _act(tx, caller, now, "create_user", body.username, {"roles": body.roles})
     return made
@@ -137,7 +139,7 @@ def create(tx: Tx, ask: Ask[Hashed], now: Now) -> User:
 def sign_up(tx: Tx, ask: Ask[Hashed], now: Now) -> User:
     """Make a user without roles at his own wish; `ask.limits` says whether that is open.
 
-    Refuses FORBIDDEN unless it is; USER_EXISTS for a name that a user, or a grant, has; and
+    Refuses FORBIDDEN unless it is; USER_EXISTS for a name that a user, a grant or a key has;
     QUOTA_EXCEEDED while 1,000 users without a role wait for somebody to look at them.
     """
     refuse_closed(ask.limits.open_signup)
@@ -150,7 +152,7 @@ def sign_up(tx: Tx, ask: Ask[Hashed], now: Now) -> User:
             limit=WAITING_MAX,
             used=waiting["users"],
         )
-    if tx.row(NAMED, {"username": name}) is not None:
+    if tx.row(NAMED, {"username": name}) is not None or namesakes.has_key(tx, name):
         raise _exists(name)
     made = _insert(tx, Hashed(username=name, password_hash=ask.body.password_hash),
                    f"human:{name}", now)  # fmt: skip
@@ -184,10 +186,11 @@ def page(tx: Tx, ask: Ask[PageAsk], now: Now) -> Page[User]:
 
 
 def disable(tx: Tx, ask: Ask[None], now: Now) -> User:
-    """Let a user log in no more, for ever, and end his sessions; `ask.id` is his name.
+    """Let a user log in no more, for ever; his sessions end, and keys that act as him.
 
-    Repeating changes nothing. Refuses USER_NOT_FOUND; FORBIDDEN for one who has a role in a tenant
-    that is not the caller's too.
+    `ask.id` is his name. Of keys those end whose tenants are all the caller's. Repeating changes
+    nothing. Refuses USER_NOT_FOUND; FORBIDDEN for one who has a role in a tenant that is not the
+    caller's too.
     """
     caller = ask.caller
     row = _found(tx, ask, now)
@@ -196,6 +199,7 @@ def disable(tx: Tx, ask: Ask[None], now: Now) -> User:
     at = {"username": ask.id, "at_ms": now.wall_ms, "by": str(caller.subject)}
     if tx.change(DISABLE, at):
         sessions.end_all(tx, now, ask.id, "user_disabled")
+        namesakes.end_keys(tx, caller, ask.id, now)
         act(tx, now, str(caller.subject), "disable_user", ask.id)
     return _shown(caller, _read(tx, ask.id, now))
 

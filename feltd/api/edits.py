@@ -76,16 +76,28 @@ async def list_dead_letters(request: Request) -> Reply:
     return reply(200, await request.app.readers.read(deadletters.by_kind, ask))
 
 
-async def search(request: Request, plan: bulk.Plan, wanted: int) -> bulk.Found:
+async def search(
+    request: Request, plan: bulk.Plan, wanted: int, slices_max: int = SLICES_MAX
+) -> bulk.Found:
     """What still needs the change of a call; see `seek`."""
-    return await seek(request.app.readers, request.caller, plan, wanted)
+    return await seek(request.app.readers, request.caller, plan, wanted, slices_max)
 
 
-async def seek(readers: Readers, caller: Caller, plan: bulk.Plan, wanted: int) -> bulk.Found:
-    """What still needs the change: `wanted` ids, and how many in all, as far as they count."""
+async def seek(
+    readers: Readers,
+    caller: Caller,
+    plan: bulk.Plan,
+    wanted: int,
+    slices_max: int = SLICES_MAX,
+) -> bulk.Found:
+    """What still needs the change: `wanted` ids, and how many in all, as far as they count.
+
+    `before` of the answer is None when everything was looked at; else counting stopped at
+    REMAINING_MAX, or after `slices_max` slices.
+    """
     ids: list[str] = []
     counted, before = 0, None
-    for _ in range(SLICES_MAX):
+    for _ in range(slices_max):
         stretch = bulk.Search(
             plan,
             wanted=wanted if plan.action == "requeue" else wanted - len(ids),

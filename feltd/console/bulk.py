@@ -27,14 +27,22 @@ class BulkFields(workloads.FilterFields, frozen=True, forbid_unknown_fields=True
 
     action: Action
     priority: Priority | None = None
+    #: To count to the end, however long that takes.
+    counted: bool = False
 
 
 async def bulk_page(request: Request) -> Reply:
-    """GET /console/workloads/bulk: how many it would be, and the button."""
+    """GET /console/workloads/bulk: how many it would be, and the button.
+
+    What one look does not count is counted after the page is there: it asks for its part `count`.
+    """
     query = _fixed(request, frame.query(request, BulkFields))
-    count = None
+    count, counting = None, False
     if not _lacks_priority(query):
-        found = await edits.search(request, _plan(request, query), 0)
+        found = await edits.search(request, _plan(request, query), 0, slices_max=1)
+        counting = found.before is not None and found.count < REMAINING_MAX
+        if counting and query.counted:
+            found, counting = await edits.search(request, _plan(request, query), 0), False
         count = min(found.count, REMAINING_MAX)
     return await frame.page(
         request,
@@ -42,6 +50,14 @@ async def bulk_page(request: Request) -> Reply:
         asked=query,
         filters=workloads.shown(query),
         count=count,
+        counting=counting,
+        counted=frame.link(
+            PLACE,
+            workloads.shown(query),
+            action=query.action,
+            priority=query.priority,
+            counted="true",
+        ),
         many=count == REMAINING_MAX,
         done=DONE[query.action],
     )

@@ -63,15 +63,19 @@ async def overview(request: Request) -> Reply:
 
 
 async def _counts(request: Request, caller: Caller) -> dict[str, Any]:
-    """Ready, running, retrying, pending, dead; `limit` is where counting stopped, None: nowhere."""
+    """Ready, running, retrying, pending, dead; `limit` is where counting stopped, None: nowhere.
+
+    Not `known` before the first look of the metrics came back.
+    """
     if EVERYBODY in caller.tenants:
         looked = await _looked(request)
+        known = looked is not None
         states = {} if looked is None else looked.workloads
         again = await asked.read(request, pulse.retrying, EVERYBODY)
         limit = None
     else:
         found = await asked.read(request, pulse.tally, caller.tenants)
-        states, again, limit = found.states, found.retrying, found.limit
+        states, again, limit, known = found.states, found.retrying, found.limit, True
     return {
         "ready": max(states.get("READY", 0) - again, 0),
         "running": sum(states.get(state, 0) for state in LIVE_STATES),
@@ -79,15 +83,16 @@ async def _counts(request: Request, caller: Caller) -> dict[str, Any]:
         "pending": states.get("PENDING", 0),
         "dead": states.get("DEAD_LETTERED", 0),
         "limit": limit,
+        "known": known,
     }
 
 
 async def _looked(request: Request) -> Any:
-    """The last look of the metrics; a page waits for the first one, else LOOK_S at most."""
+    """The last look of the metrics, None before the first; a page waits LOOK_S at most."""
     metrics = request.app.metrics
     looking = _LOOKING.begin(metrics.look())
     # On a million rows a look takes longer: then the next refresh shows what it found.
-    await asyncio.wait([looking], timeout=None if metrics.looked is None else LOOK_S)
+    await asyncio.wait([looking], timeout=LOOK_S)
     return metrics.looked
 
 

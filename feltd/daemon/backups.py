@@ -7,8 +7,11 @@ what it had begun with it.
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -18,6 +21,7 @@ from feltd.api.health import Health
 from feltd.clock import wall_ms
 from feltd.config import Config
 from feltd.daemon import backup_job
+from feltd.daemon.aside import Aside
 from feltd.daemon.backup_job import Order, Said
 from feltd.errors import Refused
 from feltd.identity.answers import KEPT_MS
@@ -34,6 +38,8 @@ LOOK_EVERY_MS = 60_000
 KEYS_MAX = 1_000
 #: One line of a job: a manifest with every promise broken.
 LINE_BYTES_MAX = 1024 * 1024
+
+T = TypeVar("T")
 
 log = structlog.get_logger("feltd.backup")
 
@@ -82,6 +88,7 @@ class Backups:
         self._of_key: dict[tuple[str, str], Making] = {}
         self._newest: Manifest | None = None
         self._looked = False
+        self._aside = Aside()
 
     def begin(self, by: str, key: tuple[str, str] | None = None) -> Making:
         """Begin one, or join the one that runs, or the one begun or joined under this key.
@@ -103,9 +110,8 @@ class Backups:
         return making
 
     async def listing(self) -> BackupList:
-        """The backups of this database, and the one being made. Refuses STORAGE_UNAVAILABLE."""
-        await self.look()
-        found = await self._found()
+        """The backups of this database, and the one being made. Refuses as `look` does."""
+        found = await self.look()
         making = self._making
         running = making is not None and not making.task.done()
         return BackupList(
@@ -114,16 +120,19 @@ class Backups:
             running=making.told() if making is not None and running else None,
         )
 
-    async def look(self) -> None:
+    async def look(self) -> tuple[Manifest, ...]:
         """The keeper's chore: see what lies in the folder; the first time, clear what a crash left.
 
-        Refuses STORAGE_UNAVAILABLE.
+        Refuses STORAGE_UNAVAILABLE, also where the folder does not answer: a round waits no longer.
         """
+        folder = self._config.backup_path
         if not self._looked:
+            await self._do(partial(_sweep, folder))
             self._looked = True
-            await asyncio.to_thread(_sweep, self._config.backup_path)
-        found = await self._found()
+        listed = await self._do(partial(backup.listing, folder))
+        found = tuple(one for one in listed if one.database == str(self._config.path))
         self._newest = backup.newest_verified(found, self._config.path)
+        return found
 
     def age_s(self) -> float:
         """Seconds since the newest verified backup was asked for; -1 where there is none."""
@@ -137,13 +146,15 @@ class Backups:
             self._making.task.cancel()
             await asyncio.wait((self._making.task,), timeout=2 * LET_GO_S)
 
-    async def _found(self) -> tuple[Manifest, ...]:
+    async def _do(self, work: Callable[[], T]) -> T:
         folder = self._config.backup_path
         try:
-            found = await asyncio.to_thread(backup.listing, folder)
+            return await self._aside.run(work)
+        except TimeoutError as hung:
+            told = f"the backup folder {folder} does not answer"
+            raise Refused("STORAGE_UNAVAILABLE", told, committed=False) from hung
         except OSError as error:
             raise backup.unusable(folder, error) from error
-        return tuple(one for one in found if one.database == str(self._config.path))
 
     async def _make(self, making: Making) -> Manifest:
         try:
@@ -156,10 +167,12 @@ class Backups:
             raise
         made = said.made
         self._tell(making, made, said.removed)
-        await self.look()
         await self._writer.submit(
             backups.made, backups.Made(making.by, made.path, made.sequence, made.sha256)
         )
+        # It is made and told of, also where its folder does not answer now.
+        with suppress(Refused):
+            await self.look()
         return made
 
     def _tell(self, making: Making, made: Manifest, removed: tuple[str, ...]) -> None:
@@ -216,7 +229,8 @@ class Backups:
             crying.cancel()
             await _let_go(process)
             # Whatever it could not clear up itself; one that was made has its name by now.
-            await asyncio.to_thread(_sweep, config.backup_path)
+            with suppress(Refused):
+                await self._do(partial(_sweep, config.backup_path))
 
 
 async def _let_go(process: asyncio.subprocess.Process) -> None:

@@ -6,12 +6,14 @@ Each is awaited in its round, bounded, and silent when there is nothing to do.
 import asyncio
 import os
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from feltd.api import samples
 from feltd.api.health import DISK_FREE_BYTES_MIN, WAL_BYTES_MAX
 from feltd.api.metrics import free_bytes
 from feltd.daemon import backups
+from feltd.daemon.aside import Aside
 from feltd.daemon.auditfile import AuditFile
 from feltd.daemon.place import ALONE
 from feltd.daemon.signing import Following
@@ -68,6 +70,8 @@ class Chores:
             daemon.config.keyring_path, daemon.context.keyring, daemon.writer, daemon.health
         )
         self._audit = None if (path := daemon.config.audit_path) is None else AuditFile(path)
+        #: Where the mirror is written: it may lie on another disk, which may hang.
+        self._aside = Aside()
 
     async def checkpoint(self) -> None:
         """Move committed pages into the file, where some wait."""
@@ -137,7 +141,7 @@ class Chores:
         """Append the audit rows that are new to the file the operator named, so many a round."""
         file, daemon = self._audit, self._daemon
         assert file is not None
-        await asyncio.to_thread(file.look)
+        await self._aside.run(file.look)
         for _ in range(AUDIT_PAGES_MAX):
             place = audited.Place(file.seq or 0, file.hash)
             ahead = await daemon.readers.read(audited.ahead, place)
@@ -147,6 +151,6 @@ class Chores:
                 file.forget()
                 return
             if ahead.rows:
-                await asyncio.to_thread(file.append, ahead.rows)
+                await self._aside.run(partial(file.append, ahead.rows))
             if len(ahead.rows) < audited.AHEAD_ROWS:
                 return

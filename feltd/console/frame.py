@@ -159,7 +159,8 @@ def link(path: str, query: dict[str, Any], **changed: Any) -> str:
 
 def refusal(request: Request | None, **values: Any) -> bytes:
     """The page of a refusal; whoever asked is unknown where no route was found."""
-    known = _globals(request) if request is not None else _STRANGER
+    # Where nobody is known, he who reads this may well be logged in: no word of a login.
+    known = _globals(request) if request is not None else _STRANGER | {"open_door": True}
     return _written("refused", known | values, None)
 
 
@@ -269,6 +270,7 @@ def _environment() -> jinja2.Environment:
         "iso": words.iso,
         "words": words,
     }
+    made.filters["stretches"] = words.stretches
     return made
 
 

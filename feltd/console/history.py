@@ -62,6 +62,7 @@ async def events_page(request: Request) -> Reply:
         request,
         "events",
         events=found.items,
+        names=await asked.names(request, (event.worker_id for event in found.items)),
         head=found.head,
         next_before=found.before,
         asked=query,

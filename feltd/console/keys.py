@@ -44,6 +44,7 @@ async def keys_page(request: Request) -> Reply:
         request,
         "keys",
         keys=found.items,
+        names=await asked.names(request, (key.worker_id for key in found.items)),
         stops=await asked.read(request, stops.with_keys, live),
         next_cursor=asked.sealed(request, tenant_id, found.after),
         asked=query,

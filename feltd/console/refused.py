@@ -9,6 +9,8 @@ from feltd.console import frame
 from feltd.errors import Refused
 
 LOGIN = "/console/login"
+#: What helps a person who followed an old link; the API's own answer speaks to programs.
+NO_PAGE = "The console has no such page: begin at the overview."
 
 
 def refused_page(scope: Scope, request: Request | None, refused: Refused) -> problems.Rendered:
@@ -27,13 +29,16 @@ def refused_page(scope: Scope, request: Request | None, refused: Refused) -> pro
         if reads:
             answer = frame.go(f"{LOGIN}?next={quote(_wanted(scope), safe='')}")
             return answer.status, answer.body, answer.headers
+    next_step = EXPLANATIONS[refused.code].remedy
+    if refused.code == "ROUTE_NOT_FOUND":
+        next_step = NO_PAGE
     body = frame.refusal(
         request,
         status=status,
         code=refused.code,
         title=refused.row.title,
         detail=refused.detail,
-        next_step=EXPLANATIONS[refused.code].remedy,
+        next_step=next_step,
         reasons=refused.facts.get("reasons") or (),
         errors=refused.facts.get("errors") or (),
         request_id=scope["feltd.request_id"],

@@ -5,6 +5,7 @@ Plain functions; templates call them. What they mark up is escaped here.
 
 import json
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -135,3 +136,27 @@ def linked(text: str, whole: bool = False) -> Markup:
         told += Markup('<a href="{}{}" title="{}">{}</a>').format(_PLACES[kind], id, id, shown)
         at = found.end()
     return told + escape(text[at:])
+
+
+def stretches(events: Iterable[Any]) -> list[tuple[Any, int, int]]:
+    """Events in order, those that only repeat the one before told once: (first, times, last at).
+
+    A long attempt checkpoints for hours; what a reader looks for is when that began and ended.
+    """
+    found: list[tuple[Any, int, int]] = []
+    for event in events:
+        if found and event.from_state == event.to and _same(found[-1][0], event):
+            first, times, _ = found[-1]
+            found[-1] = (first, times + 1, event.at_ms)
+        else:
+            found.append((event, 1, event.at_ms))
+    return found
+
+
+def _same(first: Any, event: Any) -> bool:
+    return (first.kind, first.to, first.fencing_token, first.actor) == (
+        event.kind,
+        event.to,
+        event.fencing_token,
+        event.actor,
+    )

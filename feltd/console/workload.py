@@ -51,6 +51,7 @@ class EditForm(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is to change; objects are JSON merge patches."""
 
     priority: Priority | None = None
+    concurrency: JsonText | None = None
     labels: JsonText | None = None
     timeouts: JsonText | None = None
     retry_policy: JsonText | None = None
@@ -80,6 +81,7 @@ async def workload_page(request: Request) -> Reply:
         values["events"] = (await asked.read(request, feed.of_workload, happened)).items
         late = await asked.read(request, workloads.late_results, After(0, LATE_SHOWN))
         values["late"] = late.items
+        values["names"] = await asked.names(request, _workers(values))
     if part in (None, "logs"):
         lines = After(query.lines_after, LINES_SHOWN)
         values["logs"] = await asked.read(request, workloads.logs, lines)
@@ -120,7 +122,7 @@ async def edit_workload(request: Request) -> Reply:
     """POST …/edit: what it asks for, while nobody holds it."""
     told = frame.form(request, EditForm)
     members: dict[str, Any] = {} if told.priority is None else {"priority": told.priority}
-    for name in ("labels", "timeouts", "retry_policy", "placement"):
+    for name in ("concurrency", "labels", "timeouts", "retry_policy", "placement"):
         text = getattr(told, name)
         if text is not None:
             members[name] = wire.decode(text.encode(), object, INVALID)
@@ -142,6 +144,13 @@ async def evict_claim(request: Request) -> Reply:
     body = Evict(reason=told.reason, to=told.to, spend_attempt=told.spend_attempt)
     done = await asked.act(request, evict.evict, body)
     return _back(request, done, "The claim is taken away; its worker's next call is refused.")
+
+
+def _workers(values: dict[str, Any]) -> list[str | None]:
+    """Whoever is named on the page: who holds or held it, and of whom its causes tell."""
+    told = [attempt.worker_id for attempt in values["w"].attempts[-ATTEMPTS_SHOWN:]]
+    told += [event.worker_id for event in values["events"]]
+    return [*told, *(reason.worker_id for reason in values["why"].reasons)]
 
 
 def _back(request: Request, workload: Workload, said: str) -> Reply:

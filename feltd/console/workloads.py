@@ -102,6 +102,9 @@ async def workloads_page(request: Request) -> Reply:
         request,
         "workloads",
         rows=found.items,
+        names=await asked.names(
+            request, (row.current_claim and row.current_claim.worker_id for row in found.items)
+        ),
         asked=query,
         filters=filters,
         kept=kept,

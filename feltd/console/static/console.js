@@ -70,12 +70,26 @@
   function colour(name) {
     return getComputedStyle(body).getPropertyValue(name).trim();
   }
+  // The hour that ends with the newest sample, however few there are yet.
+  function hour(plot) {
+    const sampled = plot.data[0];
+    const end = sampled.length ? sampled[sampled.length - 1] : Date.now() / 1000;
+    return [end - 3600, end];
+  }
+  const clock = new Intl.DateTimeFormat("en-GB",
+    { hour: "2-digit", minute: "2-digit", timeZone: "UTC" });
+  const at = (seconds) => clock.format(seconds * 1000);
   function series(place) {
     const strokes = ["--work", "--good", "--bad", "--wait"];
     return place.dataset.series.split(",").map((pair, i) => {
       const [key, label] = pair.split(":");
       return { key, label: label || key, stroke: colour(strokes[i % strokes.length]), width: 1.5 };
     });
+  }
+  // Where nobody points at the plot, the legend tells the newest sample.
+  function newest(plot) {
+    const last = plot.data[0].length - 1;
+    if (plot.cursor.idx == null && last >= 0) plot.setLegend({ idx: last });
   }
   function draw(place, sampled) {
     const lines = series(place);
@@ -84,6 +98,7 @@
     const known = drawn.get(place);
     if (known) {
       known.setData(values);
+      newest(known);
       return;
     }
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 },
@@ -94,16 +109,19 @@
     const plot = new window.uPlot({
       width: Math.max(place.clientWidth, 200),
       height: 190,
-      series: [{ label: "at" }, ...lines],
-      axes: [axis, { ...axis, size: 70, values: (_, all) => all.map((v) => `${+v.toFixed(3)}${unit}`) }],
+      tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "UTC"),
+      series: [{ label: "UTC", value: (_, v) => (v == null ? "–" : at(v)) }, ...lines],
+      axes: [{ ...axis, values: (_, all) => all.map(at) }, { ...axis, size: 70, values: (_, all) => all.map((v) => `${+v.toFixed(3)}${unit}`) }],
       scales: {
-        x: { range: (_, low, high) => [high - sampled.every_ms * 0.36, high] },
-        y: { range: (_, low, high) => [0, Math.max(high || 0, 0.001) * 1.1] },
+        x: { range: hour },
+        y: { range: (_, low, high) => [0, Math.max(high || 0, 0.1) * 1.1] },
       },
       cursor: { drag: { x: false, y: false } },
       legend,
+      hooks: { setCursor: [newest] },
     }, values, place);
     drawn.set(place, plot);
+    newest(plot);
   }
   async function plots() {
     const places = [...document.querySelectorAll("[data-plot]")];

@@ -10,6 +10,7 @@ from feltd.api.forwarded import own_origin
 from feltd.api.request import Reply, Request, Send
 from feltd.api.routes import Route
 from feltd.api.stream import stopping
+from feltd.api.websocket import STRANGER
 from feltd.errors import Refused
 
 PROTOCOL = "feltd.v1"
@@ -32,7 +33,8 @@ async def open_channel(request: Request, send: Send, authenticate: Authenticate)
     if request.app.stop.is_set():
         raise stopping()
     await request.receive()
-    await send({"type": "websocket.accept", "subprotocol": PROTOCOL, "headers": []})
+    accept = {"type": "websocket.accept", "subprotocol": PROTOCOL, "headers": []}
+    await send(accept | {STRANGER: not known})
     # Hours of an open channel are no time to an answer: they are counted under another name.
     request.scope["feltd.operation"] += "_stream"
     request.scope["feltd.streamed"] = True

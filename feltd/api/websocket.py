@@ -20,6 +20,10 @@ TOO_LARGE = 4413
 SILENT_PINGS = 3
 #: One message in more pieces than this is nobody's honest message: each costs as much as a frame.
 PIECES_MAX = 1_024
+#: In an accept: the client is not known yet, and its first message has to say who it is.
+STRANGER = "feltd.stranger"
+#: What that message may hold: strangers are not given memory.
+FIRST_BYTES_MAX = 4_096
 #: So many frames are looked at before the loop looks at others.
 FRAMES_A_TURN = 64
 
@@ -55,6 +59,8 @@ class Socket(WSStream):
         await super().app_send(message)
 
     async def _accept(self, message: Any) -> None:
+        if message.get(STRANGER):
+            self._message_bytes_max = FIRST_BYTES_MAX
         await super()._accept(message)
         self._heard_s = self._loop.time()
         self._timer = self._loop.call_later(self._ping_s, self._beat)
@@ -85,6 +91,7 @@ class Socket(WSStream):
             await self._refuse(TOO_LARGE, f"a frame comes in at most {PIECES_MAX} pieces")
         elif event.message_finished:
             pieces, self._pieces, self._message_bytes = self._pieces, [], 0
+            self._message_bytes_max = self.config.websocket_max_message_size
             whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             assert self.app_put is not None
             await self.app_put({"type": "websocket.receive", "bytes": whole, "text": None})

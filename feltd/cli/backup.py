@@ -231,8 +231,8 @@ class _Progress:
 
 def _told(at: dict[str, Any]) -> str:
     took_s = max(0, int(time.time() - at["started_at_ms"] / 1_000))
-    share = f"{100 * at['bytes'] // at['total_bytes']:>3} %" if at["total_bytes"] else ""
-    told = f"{at['phase']:<8}{share} after {timedelta(seconds=took_s)}"
+    share = f"{100 * at['bytes'] // at['total_bytes']:>3} %" if at["bytes"] else ""
+    told = f"{at['phase']:<7}{share:>5} after {timedelta(seconds=took_s)}"
     return f"{told}, write-ahead log {at['wal_bytes'] // 2**20} MiB" if at["wal_bytes"] else told
 
 

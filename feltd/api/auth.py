@@ -213,11 +213,14 @@ def _address(request: Request) -> str:
 
 
 def _refuse_foreign_page(request: Request) -> None:
-    """Nobody is logged in, or signed up, by a page that is not the daemon's or let in by name."""
+    """Nobody is logged in, or signed up, by a page that is not the daemon's or let in by name.
+
+    A form of the console only the daemon's own pages have: what is let in by name calls the API.
+    """
     origin = request.header(b"origin")
     if origin is None or origin == own_origin(request.scope):
         return
-    if origin not in request.app.config.allowed_origins:
+    if request.route.page or origin not in request.app.config.allowed_origins:
         raise Refused("FORBIDDEN", "this page may not log anybody in here")
 
 

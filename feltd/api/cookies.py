@@ -28,6 +28,10 @@ FORM_TOKEN_FIELD = "form_token"
 FORM_MEDIA = b"application/x-www-form-urlencoded"
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
+#: Beside an answer given for a cookie: no proxy knows that it is one person's, and the browser is
+#: another's after the logout.
+UNKEPT = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+
 _DOMAIN = b"feltd.form.v1\0"
 
 Header = tuple[bytes, bytes]

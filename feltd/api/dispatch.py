@@ -90,13 +90,10 @@ class Dispatch:
         finally:
             request.finish()
         if isinstance(answer, Reply):
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": answer.status,
-                    "headers": answer.headers,
-                }
-            )
+            headers = answer.headers
+            if request.by_cookie is not None and not route.page:
+                headers = [*headers, *cookies.UNKEPT]
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
             await send({"type": "http.response.body", "body": answer.body})
         else:
             scope["feltd.streamed"] = True

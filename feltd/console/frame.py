@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, urlencode
 
 import jinja2
 import msgspec
@@ -19,7 +19,7 @@ import feltd
 from feltd.api import cookies, wire
 from feltd.api.door import WHOLE_DAEMON
 from feltd.api.request import Reply, Request
-from feltd.console import nav, static, words
+from feltd.console import flash, nav, static, words
 from feltd.errors import Refused
 from feltd.identity import roles
 from feltd.identity.roles import EVERY
@@ -42,10 +42,6 @@ HEADERS = (
 WHOLE_BLOCKS = frozenset({"title", "head", "main"})
 #: Fields of a form, and of a page's query, that are the frame's and no page's.
 FORM_TOKEN, PART = "form_token", "part"
-#: What was done, told once on the next page: a cookie, because the page is another call.
-SAID = "feltd_said"
-SAID_CHARS_MAX = 600
-SAID_S = 60
 
 #: A list of 250 rows takes 30 ms to write: on the loop eight readers would keep every heartbeat
 #: waiting for a quarter of a second. One thread, so that pages cost each other and nobody else.
@@ -68,10 +64,8 @@ def write(request: Request, name: str, *, status: int = 200, **values: Any) -> R
     values = _globals(request) | values
     extra: list[tuple[bytes, bytes]] = []
     wanted = part(request)
-    said = cookie(request, SAID) if wanted is None else None
-    if said:
-        values["said"] = unquote(said)[:SAID_CHARS_MAX]
-        extra.append((b"set-cookie", _said_cookie(request, "", 0)))
+    if wanted is None:
+        values["said"], extra = flash.take(request)
     body = _written(name, values, wanted)
     return Reply(status, body, [*HEADERS, (b"content-length", b"%d" % len(body)), *extra])
 
@@ -94,8 +88,7 @@ def done(request: Request, to: str, said: str) -> Reply:
     """Go to a path of the console, where `said` is told once. The answer to an act."""
     if not is_local(to):
         raise ValueError(f"{to} is no path of the console")
-    flash = _said_cookie(request, quote(said[:SAID_CHARS_MAX], safe=""), SAID_S)
-    return go(to, [(b"set-cookie", flash)])
+    return go(to, [flash.put(request, to, said)])
 
 
 def go(to: str, extra: Sequence[tuple[bytes, bytes]] = ()) -> Reply:
@@ -140,15 +133,6 @@ def may(caller: Caller, scope: str, tenant_id: str | None = None) -> bool:
     else:
         tenants = list(caller.roles) if tenant_id is None else [tenant_id]
     return any(scope in roles.scopes_in(caller.roles, one) for one in tenants)
-
-
-def cookie(request: Request, name: str) -> str | None:
-    """The value of a cookie of the call."""
-    wanted = name + "="
-    for pair in (request.header(b"cookie") or "").split(";"):
-        if pair.strip().startswith(wanted):
-            return pair.strip()[len(wanted) :]
-    return None
 
 
 def link(path: str, query: dict[str, Any], **changed: Any) -> str:
@@ -245,12 +229,6 @@ def _places(caller: Caller | None, path: str) -> list[tuple[str, list[tuple[nav.
         if shown:
             groups.append((heading, shown))
     return groups
-
-
-def _said_cookie(request: Request, text: str, age_s: int) -> bytes:
-    secure = "; Secure" if request.scope.get("scheme") == "https" else ""
-    kept = f"{SAID}={text}; Path=/console; Max-Age={age_s}; HttpOnly; SameSite=Lax{secure}"
-    return kept.encode("latin-1")
 
 
 @cache

@@ -14,7 +14,7 @@ def said(answer: Answer) -> str:
     """What the next page tells of an act."""
     assert answer.status == 303, answer.body[:2_000]
     kept = answer.headers["set-cookie"].partition("feltd_said=")[2].partition(";")[0]
-    return unquote(kept)
+    return unquote(kept.rpartition(".")[0])
 
 
 def worker(town: Town, name: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import http.client
 import re
 import threading
 from importlib.resources import files
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -15,7 +15,7 @@ from feltd.api.routes import Route
 from feltd.config import Config
 from feltd.console import frame, nav
 from tests.console.reading import Reading
-from tests.console.town import HOSTILE, Town
+from tests.console.town import HOSTILE, PASSWORD, Town
 from tests.daemon.running import Answer, Daemon
 from tests.tidy.source import ROOT
 
@@ -155,13 +155,48 @@ def test_a_field_that_does_not_fit_is_named(town: Town) -> None:
 
 
 def test_what_was_said_is_said_once(town: Town) -> None:
-    address = "/console/holds"
-    session = cookie(town, "ada")
-    shown = call(town, "GET", address, Cookie=session + "; feltd_said=%3Cb%3Ebold")
+    done = town.form("/console/holds", scope="tenant", value="acme", reason="r")
+    assert done.status == 303, done.body
+    address, session = done.headers["location"], cookie(town, "ada")
+    kept = done.headers["set-cookie"].partition(";")[0]
+    told = unquote(kept.partition("=")[2].rpartition(".")[0])
+    shown = call(town, "GET", address, Cookie=f"{session}; {kept}")
 
-    assert "&lt;b&gt;bold" in shown.body
+    assert told in shown.body
     assert "feltd_said=;" in shown.headers["set-cookie"]
-    assert "bold" not in call(town, "GET", address, Cookie=session).body
+    assert told not in call(town, "GET", address, Cookie=session).body
+
+
+@pytest.mark.parametrize("planted", ["%3Cb%3ECall+me", "Call%20me." + "0" * 32, ".", "\xff.\xe9"])
+def test_nothing_is_said_that_the_daemon_did_not_say_to_this_session(
+    town: Town, planted: str
+) -> None:
+    """A page of a sibling domain, or of another port here, plants a cookie."""
+    session = cookie(town, "ada")
+    shown = call(town, "GET", "/console/holds", Cookie=f"{session}; feltd_said={planted}")
+
+    assert shown.status == 200
+    assert "Call" not in shown.body
+    assert "feltd_said=;" in shown.headers["set-cookie"]
+
+
+def test_what_was_said_to_one_is_not_told_to_another(town: Town) -> None:
+    done = town.form("/console/holds", scope="tenant", value="acme", reason="r")
+    kept = done.headers["set-cookie"].partition(";")[0]
+    told = unquote(kept.partition("=")[2].rpartition(".")[0])
+
+    body = {"username": "ada", "password": PASSWORD}
+    another = town.daemon.post("/v1/auth/login", body, key="")["session"]
+    told_to = {
+        who: told in call(town, "GET", "/console/holds", Cookie=f"{session}; {kept}").body
+        for who, session in (
+            ("vic", cookie(town, "vic")),
+            ("ada elsewhere", f"feltd_session={another}"),
+            ("ada", cookie(town, "ada")),
+        )
+    }
+
+    assert told_to == {"vic": False, "ada elsewhere": False, "ada": True}
 
 
 def test_places_are_paths_of_pages_and_shown_by_scope(town: Town) -> None:

@@ -72,6 +72,16 @@ async def _cycles(seconds: float, rows: int, floors: dict[int, Figure]) -> None:
                     25_000,
                     cycles.exchanged(workers, seconds, 32),
                 ),
+                (
+                    "the same over channels",
+                    6_000,
+                    cycles.channelled(daemon, workers, seconds, 1),
+                ),
+                (
+                    "the same over channels, 32",
+                    30_000,
+                    cycles.channelled(daemon, workers, seconds, 32),
+                ),
             )
             for what, rate, loop in kinds:
                 await daemon.fill(rows + int(rate * seconds), f"{what[:3]}{rate}-{clients}")

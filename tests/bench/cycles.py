@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from tests.bench.machine import Daemon, Floor, workload
-from tests.bench.wire import Line
+from tests.bench.wire import Line, Socket
 
 
 class Figure(NamedTuple):
@@ -152,4 +152,33 @@ async def exchanged(workers: list[Worker], seconds: float, batch: int) -> Figure
     for number, (worker_id, line, _row) in enumerate(workers):
         done = [{**fence(claim), "workload_id": claim["workload_id"]} for claim in held[number]]
         await line.call("POST", f"/v1/workers/{worker_id}/exchange", {"complete": done})
+    return figure
+
+
+async def channelled(daemon: Daemon, workers: list[Worker], seconds: float, batch: int) -> Figure:
+    """The same over the worker's channel: what is held ends and as much is given, in one frame."""
+    sockets = [
+        Socket("127.0.0.1", daemon.port, worker_id, line.bearer) for worker_id, line, _ in workers
+    ]
+    for socket in sockets:
+        await socket.open()
+    held: list[list[dict[str, Any]]] = [[] for _ in workers]
+    order = {"credit": batch, "lease_ms": 60_000, "start": True}
+
+    def ended(number: int) -> list[dict[str, Any]]:
+        return [
+            {**fence(claim), "workload_id": claim["workload_id"], "output": {"ok": True}}
+            for claim in held[number]
+        ]
+
+    async def turn(number: int) -> int:
+        frame = {"id": number, "complete": ended(number), "claim": order}
+        answer = await sockets[number].call(frame)
+        held[number] = answer["claims"]
+        return sum(outcome["ok"] for outcome in answer["outcomes"])
+
+    figure = await measured(len(workers), seconds, turn)
+    for number, socket in enumerate(sockets):
+        await socket.call({"id": 0, "complete": ended(number), "claim": {"credit": 0}})
+        socket.close()
     return figure

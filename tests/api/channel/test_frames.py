@@ -80,16 +80,21 @@ def test_a_credit_keeps_as_many_claims_given_under_completes(crew: Crew, opens: 
 
 
 def test_an_end_and_the_next_claim_are_one_frame(crew: Crew, opens: Opens) -> None:
-    for _ in range(10):
+    for _ in range(40):
         crew.work()
     wire = opens(crew.worker())
     (claim,) = wire.ask(claim={"credit": 1, "start": True})["claims"]
 
-    for _ in range(9):
+    before = crew.metric("feltd_writer_run_seconds_count")
+    began_s = time.monotonic()
+    for _ in range(39):
         answer = wire.ask(complete=[done(claim)], claim={"credit": 1, "start": True})
         assert answer["outcomes"][0]["ok"]
         (claim,) = answer["claims"]
 
+    # Whatever the keeper does each 200 ms comes on top; a look for each end would double it.
+    ticks = 5 * (time.monotonic() - began_s) + 2
+    assert crew.metric("feltd_writer_run_seconds_count") - before < 39 + 10 * ticks
     assert wire.waiting() == [], "nothing is given twice, in an answer and in a push"
 
 

@@ -60,6 +60,8 @@ Column = tuple[str, str]
 WIDTH_MAX = 10_000
 #: Control characters of foreign text: they could move the cursor or end a line.
 CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), " ")
+#: Those of them that JSON leaves as they are, as it may write them too.
+ESCAPED = {code: f"\\u{code:04x}" for code in range(127, 160)}
 
 
 class Examples(click.Command):
@@ -99,7 +101,8 @@ def forget_stdout() -> None:
 
 def say_json(value: Any) -> None:
     """Print one JSON value, indented, members in the order they came."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    click.echo(text.translate(ESCAPED))
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], *, empty: str) -> None:

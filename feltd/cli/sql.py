@@ -5,9 +5,12 @@ only read, beside a running daemon too.
 """
 
 import csv
+import os
 import re
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +28,9 @@ INTEGER = re.compile(r"-?\d{1,18}")
 ROWS = 1_000
 ROWS_MAX = 1_000_000
 TIMEOUT_S = 10.0
+#: A single function of SQLite may compute for hours and hears nothing meanwhile: then the process
+#: ends, so that it does not hold back the write-ahead log.
+DEAF_S = 5.0
 
 
 class Parameter(NamedTuple):
@@ -107,7 +113,8 @@ def sql(
     if not path.exists():
         raise no_database(path)
     try:
-        answer = query.ask(path, text, given, rows_max=rows, timeout_s=timeout_s)
+        with _ended_after(timeout_s + DEAF_S):
+            answer = query.ask(path, text, given, rows_max=rows, timeout_s=timeout_s)
     except query.QueryProblem as problem:
         if "no such" in str(problem) and (pending := migrate.check(path).pending):
             lacks = f"this database lacks {', '.join(pending)}: feltd migrate"
@@ -117,6 +124,23 @@ def sql(
     if answer.more:
         click.echo(f"more than {rows} rows: --rows", err=True)
     return 0
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Have the process end, exit code 1, if what is within takes longer."""
+
+    def end() -> None:
+        click.echo("error: the question was ended: it took too long", err=True)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def questions() -> list[Question]:
@@ -199,9 +223,11 @@ def _print(answer: query.Answer, as_json: bool, as_csv: bool) -> None:
     if as_json:
         say_json([dict(zip(answer.columns, row, strict=True)) for row in shown])
     elif as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(answer.columns)
-        writer.writerows(shown)
+        lines = [tuple(answer.columns), *shown]
+        if on_terminal():
+            # In a file every byte stays; on a screen none of them moves the cursor.
+            lines = [tuple(map(cell, line)) for line in lines]
+        csv.writer(sys.stdout, lineterminator="\n").writerows(lines)
     elif answer.rows or on_terminal():
         # By place, not by name: two columns may have one name.
         columns = [(cell(name), str(place)) for place, name in enumerate(answer.columns)]

@@ -86,7 +86,7 @@ class Job:
                 raise
             return Said(
                 made=made,
-                removed=tuple(backup.rotate(folder, self._order.keep, str(database))),
+                removed=tuple(backup.rotate(folder, self._order.keep, made)),
             )
 
     def abandon(self) -> None:

@@ -131,14 +131,14 @@ class Backups:
             self._looked = True
         listed = await self._do(partial(backup.listing, folder))
         found = tuple(one for one in listed if one.database == str(self._config.path))
-        self._newest = backup.newest_verified(found, self._config.path)
+        self._newest = backup.newest_verified(found, self._config.path, wall_ms())
         return found
 
     def age_s(self) -> float:
         """Seconds since the newest verified backup was asked for; -1 where there is none."""
         if self._newest is None:
             return -1.0
-        return max(0.0, (wall_ms() - self._newest.created_at_ms) / 1_000)
+        return backup.age_ms(self._newest, wall_ms()) / 1_000
 
     async def close(self) -> None:
         """After the stop was told: the one at work is given up, nothing of it is left."""

@@ -12,7 +12,7 @@ from feltd.errors import Refused
 from feltd.mesh import ledger
 from feltd.state import promises
 from feltd.store import copying, dialect, lock, migrate
-from feltd.store.backup import Manifest, manifest_of
+from feltd.store.backup import Manifest, read_manifest
 from feltd.store.connect import StoreProblem, open_copy, unusable
 from feltd.store.tx import Row, Tx
 
@@ -61,7 +61,12 @@ def compare(file: Path) -> Manifest | None:
 
     Raises StoreProblem naming what differs.
     """
-    manifest = manifest_of(file)
+    try:
+        manifest = read_manifest(file)
+    except ValueError as error:
+        raise StoreProblem(
+            f"{error}.", "Use another backup; without its manifest this one can still be read."
+        ) from error
     if manifest is None:
         return None
     size = file.stat().st_size
@@ -80,6 +85,8 @@ def compare(file: Path) -> Manifest | None:
 
 def refuse_live(file: Path) -> None:
     """Refuse a database that somebody serves or writes to: its file alone is not all of it."""
+    if file.is_dir():
+        raise StoreProblem(f"{file} is not a file.", "Name the copy itself, feltd-….db.")
     for end in ("-wal", "-journal"):
         beside = file.with_name(file.name + end)
         if beside.exists() and beside.stat().st_size:

@@ -10,12 +10,13 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from feltd.errors import Refused
@@ -28,8 +29,14 @@ RESERVE_BYTES = 64 * 1024 * 1024
 #: Far above any manifest.
 MANIFEST_BYTES_MAX = 256 * 1024
 HASH_BYTES = 1024 * 1024
+#: The year 2200: no clock says more, and tokens that grow with it stay in their range.
+INSTANT_MS_MAX = 7_258_118_400_000
 #: How often a folder that another backup has is tried again, seconds.
 TRY_EVERY_S = 0.2
+
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Instant = Annotated[int, Meta(ge=0, le=INSTANT_MS_MAX)]
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -42,17 +49,17 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """
 
     path: str
-    bytes: int
+    bytes: Count
     sha256: str
-    sequence: int
-    created_at_ms: int
+    sequence: Count
+    created_at_ms: Instant
     version: str
-    schema: int
-    audit_seq: int
+    schema: Count
+    audit_seq: Count
     audit_hash: str
     instance_id: str
     database: str
-    verified_at_ms: int | None
+    verified_at_ms: Instant | None
     broken: tuple[str, ...] = ()
 
 
@@ -75,12 +82,20 @@ def listing(folder: Path) -> tuple[Manifest, ...]:
     return tuple(sorted(found, key=lambda one: (one.created_at_ms, one.path), reverse=True))
 
 
-def newest_verified(found: tuple[Manifest, ...], database: Path) -> Manifest | None:
-    """The newest of them that is of this database and was found whole, promises and all."""
-    for one in found:
-        if one.database == str(database) and one.verified_at_ms is not None:
-            return one
-    return None
+def newest_verified(found: tuple[Manifest, ...], database: Path, now_ms: int) -> Manifest | None:
+    """The newest of them that is of this database and was found whole, promises and all.
+
+    The one nearest to `now_ms`: what was made while a clock was ahead is as old as it was ahead.
+    """
+    whole = [
+        one for one in found if one.database == str(database) and one.verified_at_ms is not None
+    ]
+    return min(whole, key=lambda one: abs(now_ms - one.created_at_ms), default=None)
+
+
+def age_ms(one: Manifest, now_ms: int) -> int:
+    """How far the instant of a backup is from now, on either side: a clock may have been ahead."""
+    return abs(now_ms - one.created_at_ms)
 
 
 def manifest_of(copy: Path) -> Manifest | None:
@@ -88,13 +103,37 @@ def manifest_of(copy: Path) -> Manifest | None:
 
     Raises OSError where it may not be read.
     """
+    try:
+        return read_manifest(copy)
+    except ValueError:
+        return None
+
+
+def read_manifest(copy: Path) -> Manifest | None:
+    """The same, where a file that is no manifest is not taken for none.
+
+    Raises ValueError then: a pipe, a folder, something far too large, no JSON, nonsense in it.
+    """
     file = copy.with_suffix(MANIFEST)
     try:
-        if file.stat().st_size > MANIFEST_BYTES_MAX:
-            return None
-        found = msgspec.json.decode(file.read_bytes(), type=Manifest)
-    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        # A pipe would be waited for.
+        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
         return None
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError(f"{file} is no plain file")
+        content = b""
+        while (left := MANIFEST_BYTES_MAX + 1 - len(content)) and (part := os.read(handle, left)):
+            content += part
+    finally:
+        os.close(handle)
+    try:
+        if len(content) > MANIFEST_BYTES_MAX:
+            raise ValueError("too long")
+        found = msgspec.json.decode(content, type=Manifest)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is no manifest: {error}") from None
     return replace(found, path=str(copy.absolute()))
 
 
@@ -164,7 +203,9 @@ def clear(folder: Path) -> list[str]:
         )
     ]
     for name in gone:
-        (folder / name).unlink(missing_ok=True)
+        # What is no file is none of ours.
+        with suppress(IsADirectoryError):
+            (folder / name).unlink(missing_ok=True)
     return gone
 
 
@@ -213,15 +254,23 @@ def publish(draft: Path, manifest: Manifest) -> Manifest:
     return made
 
 
-def rotate(folder: Path, keep: int, database: str) -> list[str]:
-    """Remove the oldest backups of this database beyond `keep`; their paths.
+def rotate(folder: Path, keep: int, made: Manifest) -> list[str]:
+    """After `made`: remove the oldest backups of its database beyond `keep`; their paths.
 
-    The newest verified one is never removed, however many unverified ones came after it. Those of
-    other databases are not counted and not touched.
+    Neither `made` nor the newest verified one is removed, however many unverified ones came after
+    that. Those of other databases are not counted and not touched, nor are those of another one
+    that lies at the same path: on another machine, or before this one was put back. Where the clock
+    was ahead and is no more, what it dated into the future counts as the oldest.
     """
-    mine = [one for one in listing(folder) if one.database == database]
-    safe = newest_verified(tuple(mine), Path(database))
-    gone = [one.path for one in mine[keep:] if safe is None or one.path != safe.path]
+    mine = [
+        one
+        for one in listing(folder)
+        if (one.database, one.instance_id) == (made.database, made.instance_id)
+    ]
+    mine.sort(key=lambda one: one.created_at_ms > made.created_at_ms)
+    safe = newest_verified(tuple(mine), Path(made.database), made.created_at_ms)
+    stays = {made.path, made.path if safe is None else safe.path}
+    gone = [one.path for one in mine[keep:] if one.path not in stays]
     for path in gone:
         # The copy first: a manifest alone says nothing, a copy alone would never be cleared.
         Path(path).unlink(missing_ok=True)

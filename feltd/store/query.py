@@ -40,6 +40,10 @@ REFUSED = frozenset(
 STEPS = 10_000
 #: Bytes of one value that a question makes: the largest stored one has a megabyte.
 VALUE_BYTES_MAX = 32 * 1024 * 1024
+#: Bytes of a whole answer, which is held in memory on the machine that the daemon runs on.
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+#: Bytes counted for a value besides its text.
+CELL_BYTES = 64
 
 
 class QueryProblem(ValueError):
@@ -86,17 +90,35 @@ def ask(
     bindings = Bindings(given)
     try:
         cursor = conn.execute(sql, bindings)
-        rows = cursor.fetchmany(rows_max + 1)
+        rows = _fetched(cursor, rows_max + 1)
         if cursor.description is None:
             raise QueryProblem("the question is empty")
         columns = [named[0] for named in cursor.description]
     except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
         raise QueryProblem(_why(error, timeout_s)) from error
+    except MemoryError as error:
+        raise QueryProblem("there is no memory for the question: ask for less") from error
     finally:
         conn.close()
     if strange := set(given) - bindings.asked:
         raise QueryProblem(f"the question has no :{min(strange)}")
     return Answer(columns, rows[:rows_max], len(rows) > rows_max)
+
+
+def _fetched(cursor: sqlite3.Cursor, rows_max: int) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    left = ANSWER_BYTES_MAX
+    for row in cursor:
+        left -= sum(
+            CELL_BYTES + (len(value) if isinstance(value, str | bytes) else 0) for value in row
+        )
+        if left < 0:
+            most = ANSWER_BYTES_MAX // 2**20
+            raise QueryProblem(f"the answer is larger than {most} MiB: ask for less, or LIMIT it")
+        rows.append(row)
+        if len(rows) == rows_max:
+            break
+    return rows
 
 
 def _may(action: int, first: str | None, second: str | None, *_where: str | None) -> int:

@@ -187,14 +187,14 @@ def _backups(place: Place) -> Finding:
         found = backup.listing(place.backups)
     except OSError as error:
         return warn("backup", f"{place.backups}: {error.strerror}", "look at --backup-dir")
-    newest = backup.newest_verified(found, place.data)
+    newest = backup.newest_verified(found, place.data, wall_ms())
     if newest is None:
         seen = f"none in {place.backups}"
         if found:
             seen = f"{some(len(found), 'backup', 'backups')}, none verified and of this database"
         return warn("backup", seen, "feltd backup create, then enable feltd-backup.timer")
-    age_ms = wall_ms() - newest.created_at_ms
-    seen = f"{span(max(0, age_ms))} old, {size(newest.bytes)}, verified: {newest.path}"
+    age_ms = backup.age_ms(newest, wall_ms())
+    seen = f"{span(age_ms)} old, {size(newest.bytes)}, verified: {newest.path}"
     if found[0].broken:
         told = f"the newest is broken: {found[0].broken[0]}; {seen}"
         return fail("backup", told, "feltd check, then feltd backup create")

@@ -142,25 +142,25 @@ def test_a_folder_that_was_moved_tells_where_its_files_are_now(
 def test_the_newest_are_kept_and_those_of_other_databases_do_not_count(
     folder: Path, put: Put
 ) -> None:
-    for day in range(1, 6):
-        put(day)
+    made = [put(day) for day in range(1, 6)][-1]
     put(9, database="/srv/other.db")
-    gone = backup.rotate(folder, 2, "/srv/feltd.db")
+    gone = backup.rotate(folder, 2, made)
     assert len(gone) == 3
     assert days(folder) == [9, 5, 4]
     assert len(list(folder.glob("*.json"))) == 3
-    assert backup.rotate(folder, 2, "/srv/feltd.db") == []
+    assert backup.rotate(folder, 2, made) == []
 
 
 def test_the_only_verified_one_is_never_rotated_away(folder: Path, put: Put) -> None:
     """BC-076: however many come after it on which promises are broken."""
     put(1)
     put(2)
-    for day in (3, 4, 5, 6):
-        put(day, verified=False)
-    backup.rotate(folder, 2, "/srv/feltd.db")
+    made = [put(day, verified=False) for day in (3, 4, 5, 6)][-1]
+    backup.rotate(folder, 2, made)
     assert days(folder) == [6, 5, 2]
-    found = backup.newest_verified(backup.listing(folder), Path("/srv/feltd.db"))
+    found = backup.newest_verified(
+        backup.listing(folder), Path("/srv/feltd.db"), made.created_at_ms
+    )
     assert found is not None
     assert found.sequence == 2
 

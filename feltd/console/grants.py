@@ -1,10 +1,13 @@
-"""Grants: what each allows, when it ends, which workers stop with it; revoked here.
+"""Grants: what each allows, when it ends, which workers stop with it; extended and revoked here.
 
 Tokens are not shown: whoever needs one asks the API for it, where the answer is his alone.
 """
 
+from typing import Literal
+
 from msgspec import Struct, structs, to_builtins
 
+from feltd.api import wire
 from feltd.api.request import Reply, Request
 from feltd.api.routes import Route
 from feltd.console import asked, frame
@@ -12,10 +15,12 @@ from feltd.console.keys import SOON_MS
 from feltd.identity import grants
 from feltd.mesh import authority, stops
 from feltd.model.base import Name, Sentence
-from feltd.model.grant import RevokeGrant
+from feltd.model.grant import ReplaceGrant, RevokeGrant
 from feltd.model.page import LIMIT_DEFAULT, Limit, PageAsk
 
 PLACE = "/console/grants"
+#: How long from now a grant may be extended by the page, ms; the API takes any instant.
+LASTS_MS = {"30d": 2_592_000_000, "90d": 7_776_000_000, "365d": 31_536_000_000}
 
 
 class GrantsQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -30,6 +35,12 @@ class WhyForm(Struct, frozen=True, forbid_unknown_fields=True):
     """Why a grant is revoked."""
 
     reason: Sentence | None = None
+
+
+class ExtendForm(Struct, frozen=True, forbid_unknown_fields=True):
+    """For how long from now a grant shall go on."""
+
+    lasts: Literal["30d", "90d", "365d"]
 
 
 async def grants_page(request: Request) -> Reply:
@@ -68,6 +79,22 @@ async def grant_page(request: Request) -> Reply:
     )
 
 
+async def extend_grant(request: Request) -> Reply:
+    """POST /console/grants/{id}/extend: it allows what it did, until later. Ends no claim."""
+    told = frame.form(request, ExtendForm)
+    now = await asked.read(request, grants.show)
+    body = ReplaceGrant(
+        capabilities=now.capabilities,
+        resources=now.resources,
+        constraints=now.constraints,
+        expires_at_ms=request.app.clock.now().wall_ms + LASTS_MS[told.lasts],
+    )
+    if body.expires_at_ms <= now.expires_at_ms:
+        raise wire.invalid("GRANT_INVALID", "/lasts", "would end it earlier than it does now")
+    await asked.act(request, authority.replace_grant, body)
+    return frame.done(request, f"{PLACE}/{request.path_params['id']}", "The grant ends later now.")
+
+
 async def revoke_grant(request: Request) -> Reply:
     """POST /console/grants/{id}/revoke: it and all below it end for ever."""
     told = frame.form(request, WhyForm)
@@ -98,6 +125,16 @@ ROUTES = (
         tag="console",
         handler=grant_page,
         summary="One grant",
+        scope=grants.SCOPE,
+        page=True,
+    ),
+    Route(
+        method="POST",
+        path=PLACE + "/{id}/extend",
+        operation="console_extend_grant",
+        tag="console",
+        handler=extend_grant,
+        summary="Let a grant end later",
         scope=grants.SCOPE,
         page=True,
     ),

@@ -51,6 +51,11 @@ class PasswordForm(Struct, frozen=True, forbid_unknown_fields=True):
     again: Attempted
 
 
+async def root(request: Request) -> Reply:
+    """GET /: who types the address of a daemon into a browser wants the console."""
+    return frame.go(HOME)
+
+
 async def login_page(request: Request) -> Reply:
     """GET /console/login; where no login is needed, the page that was wanted."""
     query = frame.query(request, LoginQuery)
@@ -147,6 +152,7 @@ def _route(method: str, path: str, handler: Any, summary: str, auth: Auth) -> Ro
 
 
 ROUTES = (
+    _route("GET", "/", root, "Where the console is", "none"),
     _route("GET", LOGIN, login_page, "The login", "none"),
     _route("POST", LOGIN, login, "Log in", "none"),
     _route("POST", "/console/logout", logout, "Log out", "any"),

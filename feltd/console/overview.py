@@ -17,6 +17,7 @@ from feltd.mesh import backlog, pulse
 from feltd.mesh.states import LIVE_STATES
 from feltd.model.base import Caller
 from feltd.model.why import BacklogAsk
+from feltd.state import notable
 
 #: Kinds of work that are shown as waiting longest.
 WAITING_SHOWN = 5
@@ -53,6 +54,8 @@ async def overview(request: Request) -> Reply:
     values: dict[str, Any] = {"whole": whole, "health": request.app.health.look()}
     if part in (None, "counts"):
         values["counts"] = await _counts(request, caller)
+    if part in (None, "notable"):
+        values["notable"] = await asked.read(request, notable.count)
     if part in (None, "waiting"):
         oldest = await asked.read(request, backlog.page, BacklogAsk(limit=WAITING_SHOWN))
         values["oldest"] = [kind for kind in oldest.items if kind.ready or kind.blocked]

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, structs
 
 from feltd.api import wire
 from feltd.api.request import Reply, Request
@@ -12,7 +12,7 @@ from feltd.console import asked, frame
 from feltd.mesh import cancel, edit, evict, feed, requeue, why, workloads
 from feltd.mesh.states import FINAL_STATES, LIVE_STATES
 from feltd.model.base import Instant, Name, Sentence
-from feltd.model.claim import Evict
+from feltd.model.claim import LOG_LINES_MAX, Evict
 from feltd.model.editing import Edit
 from feltd.model.workload import INPUT_BYTES_MAX, After, Cancel, Priority, Requeue, Workload
 
@@ -20,16 +20,19 @@ PLACE = "/console/workloads/"
 READ, OPERATE = "workloads:read", "workloads:operate"
 INVALID = "WORKLOAD_INVALID"
 #: Shown of each; the rest is a link or an API call away.
-EVENTS_SHOWN, ATTEMPTS_SHOWN, LINES_SHOWN, LATE_SHOWN = 200, 50, 200, 20
+EVENTS_SHOWN, ATTEMPTS_SHOWN, LINES_SHOWN, LATE_SHOWN = 500, 50, 200, 20
 
 JsonText = Annotated[str, Meta(max_length=INPUT_BYTES_MAX)]
 
 
 class WorkloadQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where events and lines go on; the tenant only tells in which role the page is asked for."""
+    """Where events and lines go on: without `lines_after` the newest lines are shown.
+
+    The tenant only tells in which role the page is asked for.
+    """
 
     events_after: Instant = 0
-    lines_after: Instant = 0
+    lines_after: Instant | None = None
     tenant_id: Name | None = None
 
 
@@ -83,8 +86,10 @@ async def workload_page(request: Request) -> Reply:
         values["late"] = late.items
         values["names"] = await asked.names(request, _workers(values))
     if part in (None, "logs"):
-        lines = After(query.lines_after, LINES_SHOWN)
-        values["logs"] = await asked.read(request, workloads.logs, lines)
+        many = LOG_LINES_MAX if query.lines_after is None else LINES_SHOWN
+        found = await asked.read(request, workloads.logs, After(query.lines_after or 0, many))
+        values["logs"] = structs.replace(found, items=found.items[-LINES_SHOWN:])
+        values["lines_before"] = len(found.items) - len(values["logs"].items)
     return await frame.page(
         request,
         "workload",

@@ -1,0 +1,70 @@
+"""What an operator sees at once, and is led to: what stands out, who ends, where the console is."""
+
+import pytest
+
+from feltd.console import words
+from tests.console.town import PASSWORD, Town
+
+
+@pytest.fixture
+def quiet(own: Town) -> Town:
+    """A town where one worker beats and nothing else is."""
+    own.worker("edge-1")
+    return own
+
+
+def overview(town: Town, by: str = "ada") -> str:
+    return " ".join(town.page("/console?part=notable", by=by).body.split())
+
+
+def test_the_overview_names_what_somebody_may_have_forgotten(quiet: Town) -> None:
+    assert overview(quiet) == ""
+    edge = quiet.crew.worker("edge-1")["worker_id"]
+    post = quiet.daemon.post
+    post("/v1/holds", {"scope": "definition", "value": "x", "tenant_id": "t", "reason": "a look"})
+    quiet.form(f"/console/workers/{edge}/quarantine", reason="it makes noises")
+    quiet.form(f"/console/workers/{edge}/drain")
+    post("/v1/triggers", {
+        "tenant_id": "t", "trigger_id": "nightly", "kind": "schedule", "cron": "30 2 * * *",
+        "target_capability": "extract", "authorization_grant": quiet.crew.submitting(),
+    })  # fmt: skip
+    quiet.form("/console/triggers/nightly/disable", tenant_id="t")
+
+    told = overview(quiet)
+    assert '<a href="/console/holds">1 hold stands</a>' in told
+    assert "1 worker is quarantined" in told
+    assert "1 trigger or schedule is disabled" in told
+    # A viewer is led to no page that he may not open; who is of another tenant is told nothing.
+    assert "1 hold stands" in overview(quiet, "vic")
+    assert "/console/holds" not in overview(quiet, "vic")
+    post("/v1/users", {"username": "eve", "password": PASSWORD, "roles": {"other": "admin"}})
+    assert overview(quiet, "eve") == ""
+
+
+def test_a_grant_is_extended_and_never_shortened_by_the_page(own: Town) -> None:
+    own.worker("edge-1")
+    grant_id = own.crew.grant_id
+    before = own.daemon.get(f"/v1/grants/{grant_id}")["grant"]
+
+    answer = own.form(f"/console/grants/{grant_id}/extend", lasts="365d")
+    after = own.daemon.get(f"/v1/grants/{grant_id}")["grant"]
+    assert answer.status == 303
+    assert after["expires_at_ms"] > before["expires_at_ms"]
+    assert after["capabilities"] == before["capabilities"]
+    assert "earlier" in own.form(f"/console/grants/{grant_id}/extend", lasts="30d").body
+    assert own.form(f"/console/grants/{grant_id}/extend", by="olga", lasts="365d").status == 403
+
+
+def test_who_types_the_address_of_the_daemon_finds_the_console(town: Town) -> None:
+    answer = town.daemon.call("GET", "/", key="")
+    assert (answer.status, answer.headers["location"]) == (303, "/console")
+
+
+def test_ids_in_a_sentence_are_links_and_nothing_else_is() -> None:
+    told = words.linked('<b> workload_01a22d60ef464eaf4e8de1466f20637f "of" worker_1 hold_at_start')
+    assert told == (
+        '&lt;b&gt; <a href="/console/workloads/workload_01a22d60ef464eaf4e8de1466f20637f"'
+        ' title="workload_01a22d60ef464eaf4e8de1466f20637f">workload_…6f20637f</a>'
+        ' &#34;of&#34; worker_1 <a href="/console/holds#hold_at_start" title="hold_at_start">'
+        "hold_at_start</a>"
+    )

@@ -5,7 +5,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from feltd.store.backup import PARTIAL
-from tests.daemon.conftest import daemon, daemons
-from tests.daemon.running import PATIENCE_S, Answer, Daemon, Mesh, create
+from tests.daemon.conftest import TICK, daemon, daemons
+from tests.daemon.running import PATIENCE_S, Answer, Daemon, Mesh, create, people
 
 __all__ = ["daemon", "daemons"]
 
@@ -98,6 +98,26 @@ def stopped_halfway(daemon: Daemon) -> tuple[Asking, list[int]]:
         for file in folder_of(daemon).glob("feltd-*"):
             file.unlink()
     raise AssertionError("every backup was ready before it could be held")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon of the module, on a database that takes a while to copy; started where it is not."""
+    made = Daemon(tmp_path_factory.mktemp("large") / "feltd.db", *TICK).init()
+    made.start()
+    enlarge(made, people(made))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def busy(large: Daemon) -> Daemon:
+    """The same, running, without any backup."""
+    if large.process is None or large.process.poll() is not None:
+        large.start()
+    for file in folder_of(large).glob("feltd-*"):
+        file.unlink()
+    return large
 
 
 @pytest.fixture

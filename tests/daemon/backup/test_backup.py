@@ -68,13 +68,12 @@ def test_a_backup_is_made_listed_measured_and_audited(daemon: Daemon) -> None:
     assert age(daemon) >= 0, "a start looks into the folder"
 
 
-def test_those_who_ask_while_one_is_made_get_that_one(daemon: Daemon) -> None:
-    enlarge(daemon, people(daemon))
-    asking = [Asking(daemon) for _ in range(4)]
+def test_those_who_ask_while_one_is_made_get_that_one(busy: Daemon) -> None:
+    asking = [Asking(busy) for _ in range(4)]
     told = [one.told() for one in asking]
     assert {answer.status for answer in told} == {201}
     assert len({answer.body["path"] for answer in told}) == 1
-    assert daemon.call("POST", "/v1/backups").body["path"] != told[0].body["path"]
+    assert busy.call("POST", "/v1/backups").body["path"] != told[0].body["path"]
 
 
 def test_a_call_that_may_not_wait_so_long_is_told_how_far_it_is(
@@ -101,17 +100,17 @@ def test_a_call_that_may_not_wait_so_long_is_told_how_far_it_is(
     assert len(daemon.get("/v1/backups")["items"]) == 1
 
 
-def test_only_who_may_read_everything_makes_or_sees_backups(daemon: Daemon) -> None:
+def test_only_who_may_read_everything_makes_or_sees_backups(busy: Daemon) -> None:
     for scopes, tenants in ((["daemon:operate"], ["*"]), (["backup:admin"], ["t"])):
         body = {"name": "one", "scopes": scopes, "tenants": tenants}
-        key = daemon.post("/v1/keys", body)["secret"]
+        key = busy.post("/v1/keys", body)["secret"]
         for method in ("POST", "GET"):
-            answer = daemon.call(method, "/v1/backups", key=key)
+            answer = busy.call(method, "/v1/backups", key=key)
             assert (answer.status, answer.body["code"]) == (403, "FORBIDDEN")
     body = {"name": "two", "scopes": ["backup:admin"], "tenants": ["*"]}
-    key = daemon.post("/v1/keys", body)["secret"]
-    assert daemon.call("POST", "/v1/backups", {"path": "/etc/x"}, key=key).status == 422
-    assert daemon.call("POST", "/v1/backups", key=key).status == 201
+    key = busy.post("/v1/keys", body)["secret"]
+    assert busy.call("POST", "/v1/backups", {"path": "/etc/x"}, key=key).status == 422
+    assert busy.call("POST", "/v1/backups", key=key).status == 201
 
 
 def test_the_oldest_go_and_a_folder_of_its_own_is_made(
@@ -145,51 +144,47 @@ def test_a_folder_that_cannot_be_used_is_told_and_held_against_the_health(
     assert "BACKUP_FAILED" not in reasons(daemon)
 
 
-def test_a_job_that_is_killed_leaves_nothing_and_the_next_one_works(daemon: Daemon) -> None:
+def test_a_job_that_is_killed_leaves_nothing_and_the_next_one_works(busy: Daemon) -> None:
     """BC-076: no file with a final name."""
-    enlarge(daemon, people(daemon))
-    asking, pids = stopped_halfway(daemon)
+    asking, pids = stopped_halfway(busy)
     end(pids)
     refused = asking.told()
     assert (refused.status, refused.body["code"]) == (503, "STORAGE_UNAVAILABLE")
-    assert "BACKUP_FAILED" in reasons(daemon)
-    assert (drafts(daemon), listing(folder_of(daemon))) == ([], ())
-    assert daemon.call("POST", "/v1/backups").status == 201
-    assert not reasons(daemon)
+    assert "BACKUP_FAILED" in reasons(busy)
+    assert (drafts(busy), listing(folder_of(busy))) == ([], ())
+    assert busy.call("POST", "/v1/backups").status == 201
+    assert "BACKUP_FAILED" not in reasons(busy)
 
 
-def test_a_daemon_that_is_killed_takes_its_unfinished_backup_with_it(daemon: Daemon) -> None:
-    enlarge(daemon, people(daemon))
-    _asking, pids = stopped_halfway(daemon)
-    daemon.kill()
+def test_a_daemon_that_is_killed_takes_its_unfinished_backup_with_it(busy: Daemon) -> None:
+    _asking, pids = stopped_halfway(busy)
+    busy.kill()
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
-    eventually(lambda: not drafts(daemon))
-    assert not list(folder_of(daemon).glob("*.db"))
+    eventually(lambda: not drafts(busy))
+    assert not list(folder_of(busy).glob("*.db"))
 
 
-def test_what_a_power_cut_leaves_is_cleared_by_the_next_start(daemon: Daemon) -> None:
-    enlarge(daemon, people(daemon))
-    _asking, pids = stopped_halfway(daemon)
-    daemon.kill()
+def test_what_a_power_cut_leaves_is_cleared_by_the_next_start(busy: Daemon) -> None:
+    _asking, pids = stopped_halfway(busy)
+    busy.kill()
     end(pids)
-    assert drafts(daemon)
-    daemon.start()
-    assert drafts(daemon) == []
-    assert daemon.get("/v1/backups")["items"] == []
-    assert daemon.call("POST", "/v1/backups").status == 201
+    assert drafts(busy)
+    busy.start()
+    assert drafts(busy) == []
+    assert busy.get("/v1/backups")["items"] == []
+    assert busy.call("POST", "/v1/backups").status == 201
 
 
-def test_a_stop_gives_an_unfinished_backup_up_in_time(daemon: Daemon) -> None:
+def test_a_stop_gives_an_unfinished_backup_up_in_time(busy: Daemon) -> None:
     """Even one whose process hangs."""
-    enlarge(daemon, people(daemon))
-    asking, pids = stopped_halfway(daemon)
-    assert daemon.stop() == 0
-    assert drafts(daemon) == []
+    asking, pids = stopped_halfway(busy)
+    assert busy.stop() == 0
+    assert drafts(busy) == []
     eventually(lambda: not any(alive(pid) for pid in pids))
     refused = asking.answer
     assert refused is None or refused.status == 503
-    assert daemon.check().returncode == 0
+    assert busy.check().returncode == 0
 
 
 def test_a_copy_on_which_a_promise_is_broken_is_kept_and_says_so(

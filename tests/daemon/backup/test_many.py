@@ -23,7 +23,7 @@ from tests.daemon.load import Load, crew
 from tests.daemon.running import Daemon, people
 
 
-@pytest.mark.parametrize("times", [4, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("times", [2, pytest.param(60, marks=pytest.mark.soak)])
 def test_what_has_a_name_is_whole_whenever_its_making_was_killed(
     daemons: Callable[..., Daemon], times: int
 ) -> None:

@@ -42,8 +42,9 @@ DISK_FREE_BYTES_MIN = 64 * 1024 * 1024
 WAL_RESET_FIXED = (3, 51, 3)
 WAL_RESET_BACKPORTS = ((3, 50, 7), (3, 44, 6))
 READY_SHARED_MS = 1_000
-#: Reasons that a person wanted so, or has days to act on: they are told and degrade nothing.
-INTENDED = frozenset({"CLAIMS_HELD", "EXPIRING"})
+#: How reasons begin that degrade the daemon: membership, clock, storage (what a foreign hand broke
+#: among it), keeper, and the limits of WAL and disk. Others are told: a person has time to act.
+DEGRADING = ("CLOCK_", "DISK_", "FOREIGN_", "KEEPER_", "MEMBERSHIP_", "STORAGE_", "WAL_")
 #: Every 503 says when to ask again; a probe costs little.
 RETRY_AFTER = {"Retry-After": "1"}
 
@@ -134,7 +135,7 @@ class Health:
         found = self.finding
         version = sqlite3.sqlite_version_info
         members: dict[str, Any] = {
-            "status": overall_status(any(one.code not in INTENDED for one in reasons)),
+            "status": overall_status(any(one.code.startswith(DEGRADING) for one in reasons)),
             "version": __version__,
             "git_commit": os.environ.get("FELTD_GIT_COMMIT") or "unknown",
             "runtime": "self-hosted",

@@ -80,6 +80,18 @@ def test_membership_and_clock_still_count() -> None:
     assert (overall_status(False), overall_status(True)) == ("healthy", "degraded")
 
 
+def test_what_a_person_has_time_for_is_told_and_degrades_nothing() -> None:
+    one = health()
+    for code in ("BACKUP_FAILED", "CERTIFICATE_UNREADABLE", "EXPIRING", "CLAIMS_HELD"):
+        one.note(code, "something")
+    assert one.look()["status"] == "healthy"
+    assert len(reasons(one)) == 4
+    for code in ("DISK_LOW", "WAL_LARGE", "STORAGE_FAILING", "KEEPER_FAILING", "FOREIGN_WRITE"):
+        worse = health()
+        worse.note(code, "something")
+        assert worse.look()["status"] == "degraded", code
+
+
 def test_the_storage_label_is_an_observation_not_a_promise() -> None:
     """The twin of the seeds' test of the same name."""
     assert (CLEAN, RECOVERED) == ("clean", "recovered-incomplete-write")

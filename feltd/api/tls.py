@@ -101,6 +101,8 @@ def tls_context(cert_path: str, key_path: str | None) -> ssl.SSLContext:
         raise TlsProblem(f"--tls-key {key_path or cert_path} holds no private key in PEM")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A client could begin anew without end, and each time it costs us more than it.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
 
     def locked() -> str:

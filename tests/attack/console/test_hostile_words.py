@@ -22,6 +22,7 @@ EVIL = (
 #: What names of things may hold of it, in a pattern of printable characters.
 SHORT = "\"'><img src=x onerror=evil()>"
 PAGES_MAX = 150
+PLACES = ("href", "src", "action", "formaction", "data-hx-get", "data-plot")
 LEAVES = ("/console/logout", "/console/stream")
 
 
@@ -40,9 +41,9 @@ class Read(HTMLParser):
         for name, value in named.items():
             if name.startswith("on") or "evil" in name or name.startswith(("hx-", "data-hx-on")):
                 self.evil.append(f"<{tag} {name}={value!r}>")
-            if name in ("href", "src", "action", "formaction", "data-hx-get", "data-plot"):
-                if not value.startswith(("/", "?", "#")) or value.startswith("//"):
-                    self.evil.append(f"<{tag} {name}={value!r}>")
+            elsewhere = not value.startswith(("/", "?", "#")) or value.startswith("//")
+            if elsewhere and name in PLACES:
+                self.evil.append(f"<{tag} {name}={value!r}>")
             if name == "class" and not value.replace("-", "").replace(" ", "").isalnum() and value:
                 self.evil.append(f"<{tag} class={value!r}>")
         if tag == "a":
@@ -164,8 +165,8 @@ QUERIES = (
 @pytest.mark.parametrize(
     "page",
     [
-        "", "/workloads", "/workers", "/pools", "/holds", "/triggers", "/schedules", "/dead-letters",
-        "/events", "/audit", "/keys", "/grants", "/users", "/backlog", "/login", "/workloads/bulk",
+        "", "/workloads", "/workers", "/pools", "/holds", "/triggers", "/schedules",
+        "/dead-letters", "/events", "/audit", "/keys", "/grants", "/users", "/backlog", "/login", "/workloads/bulk",
     ],
 )  # fmt: skip
 def test_a_hostile_query_is_refused_as_text_and_leads_nowhere(town: Town, page: str) -> None:
@@ -173,7 +174,7 @@ def test_a_hostile_query_is_refused_as_text_and_leads_nowhere(town: Town, page: 
         answer = town.page(f"/console{page}?{query}")
         assert answer.status in (200, 303, 400, 403, 404, 405, 413, 422), (query, answer)
         to = answer.headers.get("location", "/")
-        assert to.startswith("/") and not to.startswith("//"), (query, to)
+        assert to[:1] == "/" != to[1:2], (query, to)
         if "html" in answer.headers.get("content-type", ""):
             read = Read()
             read.feed(answer.body)

@@ -166,7 +166,8 @@ QUERIES = (
     "page",
     [
         "", "/workloads", "/workers", "/pools", "/holds", "/triggers", "/schedules",
-        "/dead-letters", "/events", "/audit", "/keys", "/grants", "/users", "/backlog", "/login", "/workloads/bulk",
+        "/dead-letters", "/events", "/audit", "/keys", "/grants", "/users", "/backlog", "/login",
+        "/workloads/bulk",
     ],
 )  # fmt: skip
 def test_a_hostile_query_is_refused_as_text_and_leads_nowhere(town: Town, page: str) -> None:

@@ -8,6 +8,7 @@ A channel that ends, for whatever reason, ends nothing else: leases decide.
 import asyncio
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -28,6 +29,8 @@ OPERATION = "channel"
 AUTH_S = 5.0
 #: Frames of one channel at work or parked; further ones are left unread until one is answered.
 FRAMES_MAX = 64
+#: And so many bytes of them: frames as large as they may be do not add up.
+FRAME_BYTES = 4 * 1024 * 1024
 #: Answers that wait for their client to take them, bytes; above, no further frame is begun.
 UNSENT_BYTES = 256 * 1024
 #: And above this the client is cut: it asks and never reads.
@@ -55,6 +58,7 @@ class Channel:
         self._lane = False
         self._frames: set[asyncio.Task[None]] = set()
         self._sending: set[asyncio.Task[Any] | None] = set()
+        self._frame_bytes = 0
         self._unsent_bytes = 0
         self._over: tuple[int, str] | None = None
         self._gone = False
@@ -219,30 +223,37 @@ class Channel:
         The writer takes keep-alive calls before others, so a frame of the other kind waits until
         those before it are on disk.
         """
-        while self.is_open and (
-            len(self._frames) >= FRAMES_MAX or self._unsent_bytes > UNSENT_BYTES
-        ):
+        while self.is_open and self._is_full:
             await self._rest()
         try:
             frame_id, exchange, credit = frames.read(message)
         except frames.Unreadable as unfit:
             self._observe(unfit.refused.status, time.perf_counter())
-            self._start(self._refuse(unfit.frame_id, unfit.refused))
+            self._start(self._refuse(unfit.frame_id, unfit.refused), len(message))
             return
         keep_alive = keeps_alive(exchange)
         while self.is_open and self.at_work and self._lane is not keep_alive:
             await self._rest()
-        self._lane = keep_alive
-        self.at_work += 1
-        self._start(self._answer(frame_id, exchange, credit))
+        if self.is_open:
+            self._lane = keep_alive
+            self.at_work += 1
+            self._start(self._answer(frame_id, exchange, credit), len(message))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    @property
+    def _is_full(self) -> bool:
+        """Whether nothing more is begun before something is answered and taken."""
+        frames = len(self._frames) >= FRAMES_MAX or self._frame_bytes > FRAME_BYTES
+        return frames or self._unsent_bytes > UNSENT_BYTES
+
+    def _start(self, work: Coroutine[Any, Any, None], frame_bytes: int) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._frames.add(task)
-        task.add_done_callback(self._ended)
+        self._frame_bytes += frame_bytes
+        task.add_done_callback(partial(self._ended, frame_bytes))
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _ended(self, frame_bytes: int, task: "asyncio.Task[None]") -> None:
         self._frames.discard(task)
+        self._frame_bytes -= frame_bytes
         self._release()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("frame failed", request_id=self._request.request_id, exc_info=error)

@@ -20,7 +20,7 @@ from tests.daemon.running import Daemon, Edge
 
 SEED = int(os.environ.get("FELTD_SEED", "20"))
 WORKERS = 6
-JOBS = 120
+JOBS = 80
 
 
 @pytest.fixture
@@ -97,8 +97,11 @@ def fenced(claim: dict[str, Any]) -> dict[str, Any]:
     return {name: claim[name] for name in names}
 
 
-def test_no_claim_is_told_twice_and_no_work_is_lost(daemon: Daemon) -> None:
-    chance, crew, told = random.Random(SEED), Crew(daemon), Counter[int]()
+@pytest.mark.parametrize(
+    "seed", [SEED, *(pytest.param(SEED + n, marks=pytest.mark.soak) for n in range(1, 11))]
+)
+def test_no_claim_is_told_twice_and_no_work_is_lost(daemon: Daemon, seed: int) -> None:
+    chance, crew, told = random.Random(seed), Crew(daemon), Counter[int]()
     hands = [
         Hand(crew.worker(heartbeat_timeout_ms=6_000, heartbeat_interval_ms=2_000), told)
         for _ in range(WORKERS)
@@ -116,7 +119,7 @@ def test_no_claim_is_told_twice_and_no_work_is_lost(daemon: Daemon) -> None:
         turns += 1
         if len(jobs) < JOBS and chance.random() < 0.5:
             jobs.append(crew.work(retry_policy={"max_attempts": 500, "initial_backoff_ms": 0}))
-        if turns == 150:
+        if turns == 100:
             daemon.kill()
             daemon.start()
             for hand in hands:
@@ -124,7 +127,7 @@ def test_no_claim_is_told_twice_and_no_work_is_lost(daemon: Daemon) -> None:
         hand = chance.choice(hands)
         try:
             hand.take_in()
-            step(hand, chance, calm=turns > 400)
+            step(hand, chance, calm=turns > 300)
         except (OSError, AssertionError) as error:
             if isinstance(error, AssertionError) and "closed with" not in str(error):
                 raise
@@ -133,7 +136,7 @@ def test_no_claim_is_told_twice_and_no_work_is_lost(daemon: Daemon) -> None:
 
     for hand in hands:
         hand.take_in()
-    print(f"{turns} turns, {sum(told.values())} claims told, seed {SEED}")
+    print(f"{turns} turns, {sum(told.values())} claims told, seed {seed}")
     assert [token for token, times in told.items() if times > 1] == []
     checked = daemon.check()
     assert checked.returncode == 0, checked.stdout

@@ -20,8 +20,19 @@ FIELDS = {
     "priority": "9", "tenant": THEIRS, "role": "admin", "days": "7", "pool_id": "gpu",
     "name": "mine", "action": "cancel", "confirmed": "yes", "application_id": "invoices",
 }  # fmt: skip
-UNTOUCHED = ("workloads", "claims", "workers", "holds", "pools", "triggers", "grants", "keys",
-             "users")  # fmt: skip
+READINGS = {
+    "workloads": "SELECT * FROM workloads",
+    "claims": "SELECT * FROM claims",
+    "workers": "SELECT * FROM workers",
+    "holds": "SELECT * FROM holds",
+    "pools": "SELECT * FROM pools",
+    "triggers": "SELECT * FROM triggers",
+    "grants": "SELECT * FROM grants",
+    "keys": "SELECT * FROM keys",
+    "users": "SELECT * FROM users",
+}
+#: What the daemon, or a worker, changes by itself.
+MOVING = ("last_", "reported", "health", "clock_skew", "progress", "used")
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +52,15 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
 
 def rows(town: Town) -> dict[str, list[Any]]:
     """Everything of theirs; what the daemon does by itself is left out."""
-    moving = ("last_", "reported", "health", "clock_skew", "progress", "used")
     found = {}
     with closing(sqlite3.connect(f"file:{town.daemon.data}?mode=ro", uri=True)) as reading:
-        for table in UNTOUCHED:
-            names = [
-                row[1] for row in reading.execute(f"SELECT * FROM pragma_table_info('{table}')")
-            ]
-            kept = ", ".join(one for one in names if not one.startswith(moving))
-            found[table] = sorted(map(str, reading.execute(f"SELECT {kept} FROM {table}")))
+        for table, statement in READINGS.items():
+            cursor = reading.execute(statement)
+            names = [column[0] for column in cursor.description]
+            found[table] = sorted(
+                str({n: v for n, v in zip(names, row, strict=True) if not n.startswith(MOVING)})
+                for row in cursor
+            )
     return found
 
 

@@ -19,7 +19,7 @@ from feltd.errors import Refused
 
 MEDIA_TYPE = "text/event-stream"
 
-#: Open at once, and of one key: an idle one costs 21 kB, and nobody shall take every seat.
+#: Open at once, and of one key or one person: an idle one costs 21 kB, and nobody shall take every seat.
 STREAMS_MAX = 512
 STREAMS_OF_KEY_MAX = 64
 #: Before a proxy thinks that nobody is there; most wait for 60 s.
@@ -92,7 +92,8 @@ class Streams:
         """`stop` is the daemon's: it ends every stream at once."""
         self._stop = stop
         self._open: set[Stream] = set()
-        self._of_key: Counter[str] = Counter()
+        #: Open ones by whose seats they take.
+        self._seats: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
         self._look = asyncio.Event()
 
@@ -105,10 +106,10 @@ class Streams:
         """Take a seat. Refuses SERVICE_OVERLOADED where there is none, or the daemon stops."""
         if self._stop.is_set():
             raise stopping()
-        key_id = stream.key_id
-        crowded = key_id != "" and self._of_key[key_id] >= STREAMS_OF_KEY_MAX
+        seat = stream.seat
+        crowded = seat != "" and self._seats[seat] >= STREAMS_OF_KEY_MAX
         if crowded or len(self._open) >= STREAMS_MAX:
-            whose = "of this key " if crowded else ""
+            whose = "of yours " if crowded else ""
             raise Refused(
                 "SERVICE_OVERLOADED",
                 f"no more streams {whose}can be opened; ask with wait_ms instead",
@@ -116,7 +117,7 @@ class Streams:
                 retry_after_s=RETRY_MS[1] // 1_000,
             )
         self._open.add(stream)
-        self._of_key[key_id] += 1
+        self._seats[seat] += 1
         if not self._tasks:
             loop = asyncio.get_running_loop()
             self._tasks = [loop.create_task(self._end_all()), loop.create_task(self._keep())]
@@ -126,9 +127,9 @@ class Streams:
         if stream not in self._open:
             return
         self._open.discard(stream)
-        self._of_key[stream.key_id] -= 1
-        if not self._of_key[stream.key_id]:
-            del self._of_key[stream.key_id]
+        self._seats[stream.seat] -= 1
+        if not self._seats[stream.seat]:
+            del self._seats[stream.seat]
         if not self._open:
             for task in self._tasks:
                 task.cancel()
@@ -174,6 +175,9 @@ class Stream:
         self._beat = False
         self._read_at_s = 0.0
         self.key_id: str = request.caller.key_id
+        #: A person may have many sessions, and takes the seats of one key with all of them.
+        known = request.caller.session_id is not None
+        self.seat: str = str(request.caller.subject) if known else self.key_id
         self.sent_at_s = self._loop.time()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

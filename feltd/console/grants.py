@@ -7,7 +7,6 @@ from typing import Literal
 
 from msgspec import Struct, structs, to_builtins
 
-from feltd.api import wire
 from feltd.api.request import Reply, Request
 from feltd.api.routes import Route
 from feltd.console import asked, frame
@@ -15,7 +14,7 @@ from feltd.console.keys import SOON_MS
 from feltd.identity import grants
 from feltd.mesh import authority, stops
 from feltd.model.base import Name, Sentence
-from feltd.model.grant import ReplaceGrant, RevokeGrant
+from feltd.model.grant import ExtendGrant, RevokeGrant
 from feltd.model.page import LIMIT_DEFAULT, Limit, PageAsk
 
 PLACE = "/console/grants"
@@ -82,16 +81,8 @@ async def grant_page(request: Request) -> Reply:
 async def extend_grant(request: Request) -> Reply:
     """POST /console/grants/{id}/extend: it allows what it did, until later. Ends no claim."""
     told = frame.form(request, ExtendForm)
-    now = await asked.read(request, grants.show)
-    body = ReplaceGrant(
-        capabilities=now.capabilities,
-        resources=now.resources,
-        constraints=now.constraints,
-        expires_at_ms=request.app.clock.now().wall_ms + LASTS_MS[told.lasts],
-    )
-    if body.expires_at_ms <= now.expires_at_ms:
-        raise wire.invalid("GRANT_INVALID", "/lasts", "would end it earlier than it does now")
-    await asked.act(request, authority.replace_grant, body)
+    until_ms = request.app.clock.now().wall_ms + LASTS_MS[told.lasts]
+    await asked.act(request, authority.extend_grant, ExtendGrant(expires_at_ms=until_ms))
     return frame.done(request, f"{PLACE}/{request.path_params['id']}", "The grant ends later now.")
 
 

@@ -13,10 +13,11 @@ from msgspec.json import decode, encode
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity import grants, regrants
+from feltd.identity.unfit import unfit
 from feltd.mesh import attempts, terms, workers
 from feltd.mesh.signing import NO_PROOF
 from feltd.model.base import Ask
-from feltd.model.grant import Affected, Grant, Regranted, ReplaceGrant, RevokeGrant
+from feltd.model.grant import Affected, ExtendGrant, Grant, Regranted, ReplaceGrant, RevokeGrant
 from feltd.store.tx import Row, Tx
 
 #: Claims ended within the transaction that changes the grant: 500 ends take about 20 ms.
@@ -143,6 +144,23 @@ def replace_grant(tx: Tx, ask: Ask[ReplaceGrant], now: Now) -> Regranted:
     left end authority_lost as in revoke_grant; leases are cut to an earlier end of the grant.
     """
     return _follow(tx, now, regrants.replace(tx, ask, now))
+
+
+def extend_grant(tx: Tx, ask: Ask[ExtendGrant], now: Now) -> Regranted:
+    """Let a grant end later, with what it allows as it stands in this transaction.
+
+    Ends no claim. Refuses GRANT_INVALID for an end that is not later, else as `replace_grant`.
+    """
+    stands = grants.show(tx, Ask(ask.caller, None, ask.id), now)
+    if ask.body.expires_at_ms <= stands.expires_at_ms:
+        raise unfit("GRANT_INVALID", [("/expires_at_ms", "would end it earlier than it does now")])
+    later = ReplaceGrant(
+        capabilities=stands.capabilities,
+        resources=stands.resources,
+        constraints=stands.constraints,
+        expires_at_ms=ask.body.expires_at_ms,
+    )
+    return replace_grant(tx, Ask(ask.caller, later, ask.id, ask.fresh, ask.limits), now)
 
 
 def sweep(tx: Tx, limit: int, now: Now) -> int:

@@ -107,6 +107,12 @@ class ReplaceGrant(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     parent_grant: Id | None = None
 
 
+class ExtendGrant(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Until when a grant goes on, all else as it is then."""
+
+    expires_at_ms: Instant
+
+
 class RevokeGrant(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`POST /v1/grants/{id}/revoke`."""
 

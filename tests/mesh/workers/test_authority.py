@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
-from feltd.identity import grants
+from feltd.errors import Refused
+from feltd.identity import grants, principals
 from feltd.mesh import authority
+from feltd.model.base import Ask
+from feltd.model.grant import ExtendGrant
 from tests.mesh.workers.stories import House
 
 
@@ -313,3 +316,26 @@ def test_the_grant_of_a_worker_reads_as_it_was_changed(house: House) -> None:
 
     assert row is not None
     assert row.revision == house.grant.revision + 1
+
+
+def test_an_extension_keeps_what_the_grant_allows_by_then(house: House) -> None:
+    """Whoever extends has looked at it before; what was taken from it since stays taken."""
+    edge = house.worker()
+    [held] = edge.takes()
+    looked_at = house.grant
+    house.replace(looked_at, may=["documents.extract"])
+    later_ms = looked_at.expires_at_ms + 1_000
+
+    def extend(until_ms: int) -> Any:
+        ask = Ask(principals.LOCAL, ExtendGrant(expires_at_ms=until_ms), looked_at.id)
+        return house.mesh.run(authority.extend_grant, ask)
+
+    assert extend(later_ms).fenced_claims == ()
+    stands = house.mesh.run(grants.show, Ask(principals.LOCAL, None, looked_at.id))
+    assert stands.expires_at_ms == later_ms
+    assert stands.capabilities == ("worker:capability:documents.extract", "worker:register")
+    with pytest.raises(Refused) as refused:
+        extend(later_ms)
+    assert refused.value.code == "GRANT_INVALID"
+    assert house.mesh.state(held.workload_id) == "RUNNING"
+    house.keeps_its_promises()

@@ -19,7 +19,7 @@ from feltd.errors import Refused
 
 MEDIA_TYPE = "text/event-stream"
 
-#: Open at once, and of one key or one person: an idle one costs 21 kB, and nobody shall take every seat.
+#: Open at once, and of one key or one person: one costs 21 kB, and nobody shall take every seat.
 STREAMS_MAX = 512
 STREAMS_OF_KEY_MAX = 64
 #: Before a proxy thinks that nobody is there; most wait for 60 s.

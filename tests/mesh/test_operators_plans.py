@@ -5,14 +5,14 @@ from types import ModuleType
 
 import pytest
 
-from feltd.identity import audit, principals, sessions, standing, users
+from feltd.identity import audit, namesakes, principals, sessions, standing, users
 from feltd.mesh import audited, chain, credits, deadletters, ledger, pulse, signing
 from feltd.state import checkup, prune_people
 from tests.mesh.workloads.test_bulk import die
 from tests.mesh.world import Mesh
 
-#: Read once, at the start and after a foreign write: everybody's.
-OF_EVERYBODY = {"ALL", "SESSIONS"}
+#: Once, at the start, after a foreign write, or of a file that was put back: everybody's.
+OF_EVERYBODY = {"ALL", "SESSIONS", "FORGET"}
 #: Tables that diagnostics alone look through: some thousand rows.
 OF_DIAGNOSTICS = {"HOLDS", "DRAINED", "QUARANTINED", "LAPSED", "TRIGGERS_OFF", "TRIGGERS_BEHIND"}
 OF_DIAGNOSTICS |= {"GRANTS", "KEYS"}
@@ -28,6 +28,7 @@ ROOMS = (
     credits,
     deadletters,
     ledger,
+    namesakes,
     principals,
     prune_people,
     pulse,

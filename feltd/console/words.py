@@ -48,6 +48,8 @@ SEEN_TO = {
     "DEAD_LETTERS": (("Dead letters", "/console/dead-letters", "workloads:read"),),
 }
 
+INDENTED = json.JSONEncoder(indent=2, ensure_ascii=False, sort_keys=True)
+
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -115,9 +117,18 @@ def number(n: int | float | None) -> str:
 
 
 def pretty(value: Any, chars_max: int = JSON_CHARS_MAX) -> tuple[str, bool]:
-    """A value as indented JSON of at most `chars_max` characters, and whether that is all of it."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
-    return text[:chars_max], len(text) <= chars_max
+    """A value as indented JSON of at most `chars_max` characters, and whether that is all of it.
+
+    No more of it is written than is shown: a megabyte of small values would take a second, in
+    which the daemon hears nobody.
+    """
+    written, length = [], 0
+    for piece in INDENTED.iterencode(value):
+        written.append(piece)
+        length += len(piece)
+        if length > chars_max:
+            return "".join(written)[:chars_max], False
+    return "".join(written), True
 
 
 def short(id: str) -> str:

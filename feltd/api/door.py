@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from feltd.api import cookies
+from feltd.api import byhand, cookies
 from feltd.api.request import Request
 from feltd.api.routes import Route
 from feltd.api.wire import invalid, query_pairs
@@ -91,10 +91,12 @@ class Door:
         user; under --no-auth everybody is in. A session is narrowed to what the route needs.
         """
         if self._no_auth:
+            byhand.refuse_brought(request)
             caller = OPEN
         else:
             text = request.header(b"authorization")
             if text is None and request.local:
+                byhand.refuse_led(request)
                 caller = LOCAL
             else:
                 if text is None and (session := cookies.session_of(request)) is not None:

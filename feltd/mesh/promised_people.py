@@ -1,4 +1,7 @@
-"""Promises about people: who is disabled holds no session, and roles are words that mean something.
+"""Promises about people, and about what proves a worker's authority.
+
+Who is disabled holds no session, roles are words that mean something, and a signing key that was
+retired proves nothing any more.
 
 Only reads.
 """
@@ -37,7 +40,16 @@ SELECT 'sessions', s.session_id
  WHERE NOT (s.secret_digest GLOB 'sha256:*' AND length(s.secret_digest) = 71)
 """
 
+PROVED_BY_NOTHING = """
+SELECT 'authority by a retired key' AS what, k.worker_id AS id, k.name
+  FROM workers k
+ WHERE k.authority_kid = ''
+   AND k.authority_live = 1
+   AND k.authority_unsettled = 0
+"""
+
 PEOPLE = (
     Promise("I21", "no secret is stored", NO_PASSWORD_AT_REST),
+    Promise("SIGNING", "what a retired signing key proved has ended", PROVED_BY_NOTHING),
     Promise("PEOPLE", "sessions are of enabled users, with roles that exist", ONLY_ENABLED),
 )

@@ -6,7 +6,7 @@ import pytest
 
 from feltd.errors import Refused
 from feltd.identity import grants, principals
-from feltd.mesh import authority
+from feltd.mesh import authority, promises, signing
 from feltd.model.base import Ask
 from feltd.model.grant import ExtendGrant
 from tests.mesh.workers.stories import House
@@ -339,3 +339,19 @@ def test_an_extension_keeps_what_the_grant_allows_by_then(house: House) -> None:
     assert refused.value.code == "GRANT_INVALID"
     assert house.mesh.state(held.workload_id) == "RUNNING"
     house.keeps_its_promises()
+
+
+def test_authority_by_a_retired_signing_key_breaks_a_promise(house: House) -> None:
+    """A hand that wrote it back is told; what retiring does itself holds."""
+    edge = house.worker()
+    edge.takes()
+    house.mesh.conn.execute("UPDATE workers SET authority_kid = 'old'")
+    house.mesh.run(signing.follow, signing.Moved("new", ("old",), rotated=True, seen=True))
+    house.keeps_its_promises()
+    house.mesh.run(lambda tx, _, now: authority.sweep(tx, 50, now))
+    assert edge.row()["authority_live"] == 0
+    house.keeps_its_promises()
+
+    house.mesh.conn.execute("UPDATE workers SET authority_live = 1")
+    broken = house.mesh.run(lambda tx, _, now: promises.ask(tx))
+    assert [one.id for one in broken] == ["SIGNING"]

@@ -40,7 +40,7 @@ class Crew:
             capabilities=["worker:register", *(f"worker:capability:{kind}" for kind in KINDS)],
             resources=[{"kind": "RESOURCE_PREFIX", "uri": f"flow://{self.application}/workers/*"}],
             constraints=constraints,
-            expires_at_ms=int(time.time() * 1000) + 3_600_000,
+            expires_at_ms=int(time.time() * 1000) + 30 * 86_400_000,
         )
         made = self.client.create_key(
             name=subject,
@@ -109,7 +109,7 @@ class Crew:
                 application_id=self.application,
                 capabilities=["workload:capability:extract"],
                 resources=[],
-                expires_at_ms=int(time.time() * 1000) + 3_600_000,
+                expires_at_ms=int(time.time() * 1000) + 30 * 86_400_000,
             )["token"]
         return str(self._token)
 

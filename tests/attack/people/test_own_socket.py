@@ -1,4 +1,4 @@
-"""The operator's own socket where others reach it: brought to a port for a browser, or by a proxy."""
+"""The operator's own socket where others reach it: by a port for his browser, or by a proxy."""
 
 import socket
 from collections.abc import Iterator

@@ -43,6 +43,7 @@ CODES: dict[str, str] = {
     "DEAD_LETTER": "it was given up",
     "COMPLETED": "it is done",
     "CANCELLED": "it was called off",
+    "STATE_UNKNOWN": "its row says what is no state: a foreign hand wrote it",
     "WORKER_NOT_READY": "the worker is not READY",
     "WORKER_DRAINING": "the worker is draining",
     "WORKER_QUARANTINED": "the worker is quarantined",

@@ -38,6 +38,7 @@ BACK: dict[str, str] = {
     "policy_unenforceable": "start a worker that can enforce its runtime_policy, then "
     "feltd workload requeue {id}",
 }
+SETTLED = ("COMPLETED", "DEAD_LETTERED", "CANCELLED")
 REQUEUE = "feltd workload requeue {id}"
 
 
@@ -62,7 +63,7 @@ def of_workload(tx: Tx, ask: Ask[None], now: Now) -> WorkloadWhy:
     elif state in LIVE_STATES:
         tell = underway.causes_of
     else:
-        tell = _settled
+        tell = _settled if state in SETTLED else _unknown
     return WorkloadWhy(
         workload_id=row["workload_id"],
         state=state,
@@ -92,6 +93,17 @@ def _settled(tx: Tx, ask: Ask[None], row: Row, now: Now) -> list[Cause]:
             detail=f"it was given up {when} after {spent} of {row['max_attempts']}: {kind}, "
             f"{causes.quoted(row['failure_message'])}",
             remedy=BACK.get(kind, REQUEUE).format(id=row["workload_id"]),
+        )
+    ]
+
+
+def _unknown(tx: Tx, ask: Ask[None], row: Row, now: Now) -> list[Cause]:
+    """A foreign hand wrote what no rule of the schema lets in; it is shown, and left alone."""
+    return [
+        Cause(
+            code="STATE_UNKNOWN",
+            detail=f"its row says {causes.quoted(row['state'])}, which is no state",
+            remedy="feltd check names every such row; whoever wrote it knows what it was",
         )
     ]
 

@@ -24,6 +24,7 @@ import structlog
 from feltd.api.health import WAL_BYTES_MAX, Health, wal_reset_affected
 from feltd.clock import Now
 from feltd.config import Config
+from feltd.mesh import secrets
 from feltd.store.connect import StoreProblem
 from feltd.store.neighbour import Neighbour
 from feltd.store.tx import Tx
@@ -137,12 +138,14 @@ class Replica:
         assert process.stderr is not None
         process.stdin.write(configuration(self._path, self._url))
         process.stdin.close()
-        log.info("replica begun", url=self._url, pid=process.pid)
+        log.info("replica begun", url=secrets.redacted(self._url), pid=process.pid)
         well = asyncio.get_running_loop().call_later(WELL_S, self._is_well)
         said = ""
         try:
             async for line in process.stderr:
-                level, said = _said(line)
+                level, told = _said(line)
+                # It goes to the log and to /health, and litestream repeats its address.
+                said = secrets.redacted(told)
                 if level in ("ERROR", "WARN"):
                     log.warning("replica", said=said)
                 if level == "ERROR":

@@ -31,6 +31,8 @@ RULES = (
     Rule("gitlab-token", re.compile(r"\bglpat-[0-9A-Za-z_\-]{20,}")),
     Rule("slack-token", re.compile(r"\bxox[abprs]-[0-9A-Za-z\-]{10,}")),
     Rule("stripe-key", re.compile(r"\b[rs]k_live_[0-9A-Za-z]{16,}")),
+    # What a client of a database, a queue or a proxy says when it cannot connect.
+    Rule("url-password", re.compile(r"://[^\s/:@?#]{0,256}:(?P<secret>[^\s/@]{1,256})@")),
     Rule(
         "assignment",
         re.compile(

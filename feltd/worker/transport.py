@@ -88,9 +88,9 @@ class Transport:
             )
             target = httpx2.URL(self.url)
         except httpx2.InvalidURL as error:
-            raise ValueError(f"{url!r} is no URL: {error}") from error
+            raise ValueError(f"{shown(url)!r} is no URL: {error}") from error
         if target.scheme not in ("http", "https") or not target.host:
-            raise ValueError(f"{url!r} is no URL of a daemon: give http://host:port")
+            raise ValueError(f"{shown(url)!r} is no URL of a daemon: give http://host:port")
 
     async def close(self) -> None:
         """Close every connection; calls under way end as unreachable."""
@@ -147,10 +147,16 @@ class Transport:
             raise ValueError(f"the request cannot be sent: {error}") from error
         except httpx2.RequestError as error:
             said = str(error) or type(error).__name__
-            raise Unreachable(f"no answer from {self.url}: {said}") from error
+            raise Unreachable(f"no answer from {shown(self.url)}: {said}") from error
         if answer.is_success:
             return answer.text if headers.get("Accept") == TEXT else _decoded(answer)
         raise refusal.read(answer.status_code, answer.content, answer.headers.get("Retry-After"))
+
+
+def shown(url: str) -> str:
+    """An address without the name and password that somebody may have put into it."""
+    scheme, slashes, rest = url.partition("//")
+    return scheme + slashes + rest.rpartition("@")[2] if slashes else url.rpartition("@")[2]
 
 
 def text(value: Any) -> str | list[str] | None:

@@ -16,6 +16,7 @@ from feltd.cli.parse import DURATION
 from feltd.cli.remote import DATA_DEFAULT, connect, remote
 from feltd.cli.top.sample import Look, Watch
 from feltd.worker.refusal import Refusal, Unreachable
+from feltd.worker.transport import shown
 
 FOOT = "q ends; feltd doctor tells what is wrong, feltd why what waits"
 #: A terminal that cannot say how large it is.
@@ -42,20 +43,13 @@ def top(data: str | None, as_json: bool, once: bool, every_ms: int) -> None:
         raise click.UsageError(f"--every is at least {EVERY_MS_MIN} ms")
     where = os.environ.get("FELTD_URL") if data is None else None
     with connect(data) as client:
-        watch = Watch(client, _shown(where) if where else str(data or DATA_DEFAULT))
+        watch = Watch(client, shown(where) if where else str(data or DATA_DEFAULT))
         if as_json:
             say_json(watch.look())
         elif once or not (on_terminal() and sys.stdin is not None and sys.stdin.isatty()):
             _print(watch.look())
         else:
             _live(watch, every_ms / 1_000)
-
-
-def _shown(url: str) -> str:
-    """An address without the name and password somebody may have put into it."""
-    scheme, slashes, rest = url.partition("//")
-    place, slash, path = rest.partition("/")
-    return scheme + slashes + place.rpartition("@")[2] + slash + path
 
 
 def _print(look: Look) -> None:

@@ -17,6 +17,8 @@ SECRETS = [
     ("slack-token", "xoxb-1234567890-abc"),
     ("google-key", "AIza" + "b" * 35),
     ("stripe-key", "sk_live_" + "c" * 24),
+    ("url-password", "cannot connect to postgres://app:hunter2@db.example:5432/orders"),
+    ("url-password", "redis://:p4ss@cache"),
     ("assignment", "PASSWORD = 'hunter2hunter2'"),
     ("assignment", "api-key:abcdefgh"),
     ("assignment", 'my_secret="12345678"'),
@@ -26,6 +28,7 @@ SECRETS = [
 PLAIN = [
     "fencing_token=12345678901",
     "the secret of success is work",
+    "http://host:8080/a@b and mailto:a@b, ssh://git@host:22/x, s3://bucket/a:b",
     "password: short",
     "Bearer of bad news",
     OWN[:-1] + ("0" if OWN[-1] != "0" else "1"),

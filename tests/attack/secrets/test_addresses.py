@@ -1,0 +1,32 @@
+"""A password that somebody put into an address is said on by nothing: no screen, no journal."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.daemon.running import FELTD
+
+ADDRESSES = [
+    "http://bob:hunter2pw@127.0.0.1:9",
+    "http://:hunter2pw@127.0.0.1:9/",
+    "ftp://bob:hunter2pw@127.0.0.1",
+    "http://bob:hunter2pw@:9",
+    "bob:hunter2pw@127.0.0.1:9",
+    "http://bob:hunter2pw@[::1",
+]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("verb", [("doctor",), ("health",), ("worker", "list")])
+def test_no_command_says_the_password_of_its_address(address: str, verb: tuple[str, ...]) -> None:
+    asked = subprocess.run(
+        [*FELTD, *verb],
+        env=os.environ | {"FELTD_URL": address, "FELTD_KEY": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert asked.returncode != 0
+    assert "hunter2pw" not in asked.stdout + asked.stderr
+    assert "Traceback" not in asked.stderr

@@ -11,21 +11,12 @@ from feltd.api.request import Reply, Request
 from feltd.api.routes import Route
 from feltd.console import asked, frame
 from feltd.mesh import listing
+from feltd.mesh.states import WORKLOAD_STATES
 from feltd.model.base import EndKind, Id, Instant, Name
 from feltd.model.workload import Filter, Listing, State
 
 PLACE = "/console/workloads"
 SIZES = (25, 50, 100, 250)
-STATES = (
-    "PENDING",
-    "READY",
-    "CLAIMED",
-    "RUNNING",
-    "CHECKPOINTED",
-    "COMPLETED",
-    "DEAD_LETTERED",
-    "CANCELLED",
-)
 #: How far back, as it is chosen; an address that is shared means the same span at another time.
 WITHIN_MS = {"1h": 3_600_000, "24h": 86_400_000, "7d": 604_800_000}
 RUNS_SHOWN = 3
@@ -109,7 +100,7 @@ async def workloads_page(request: Request) -> Reply:
         filters=filters,
         kept=kept,
         next_cursor=cursor,
-        states=STATES,
+        states=WORKLOAD_STATES,
         sizes=SIZES,
         several=len(request.caller.tenants) > 1,
         runs=request.app.bulk_runs.newest(request.caller, RUNS_SHOWN),

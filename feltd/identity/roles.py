@@ -9,33 +9,16 @@ from collections.abc import Mapping
 
 import msgspec
 
+from feltd.identity.presets import PRESETS
 from feltd.model.base import Caller
 from feltd.model.user import Role
 
 EVERY = "*"
 CHANGED = "the roles of the session's user have been changed"
 
-_VIEWER = frozenset(
-    {
-        "audit:read",
-        "events:read",
-        "metrics:read",
-        "state:read",
-        "triggers:read",
-        "workers:read",
-        "workloads:read",
-    }
-)
-_OPERATOR = _VIEWER | {
-    "claims:validate",
-    "daemon:operate",
-    "pools:write",
-    "state:write",
-    "triggers:write",
-    "workers:operate",
-    "workloads:create",
-    "workloads:operate",
-}
+_VIEWER = frozenset(PRESETS["viewer"])
+#: A key for an operator leaves asking about fences to a sink's; a person may try it.
+_OPERATOR = frozenset(PRESETS["operator"]) | {"claims:validate"}
 _ADMIN = _OPERATOR | {
     "backup:admin",
     "capabilities:write",

@@ -55,6 +55,7 @@ async def login(request: Request, username: str, password: str) -> LoggedIn:
     """
     _refuse_foreign_page(request)
     proven = await _prove(request, username, password)
+    request.admit(keep_alive=False)
     made: SessionMade = await request.app.writer.submit(
         sessions.begin,
         Ask(caller=LOCAL, body=proven, fresh=fresh.key_material()),
@@ -81,6 +82,7 @@ async def sign_up(request: Request, username: str, password: str) -> User:
     if wait_ms:
         raise _throttled(request, wait_ms)
     body = Hashed(username=username, password_hash=await request.app.passwords.hash(password))
+    request.admit(keep_alive=False)
     ask = Ask(caller=LOCAL, body=body, limits=request.app.config)
     made: User = await request.app.writer.submit(
         users.sign_up, ask, deadline_ms=request.deadline_ms
@@ -144,6 +146,7 @@ async def change_password(request: Request, asked: ChangePassword) -> None:
         password_hash=await request.app.passwords.hash(asked.new),
         proven_hash=proven_hash,
     )
+    request.admit(keep_alive=False)
     ask = Ask(caller=caller, body=body)
     await request.app.writer.submit(users.change_password, ask, deadline_ms=request.deadline_ms)
 
@@ -154,13 +157,17 @@ async def _prove(request: Request, username: str, password: str) -> Proven:
     wait_ms, last_free = throttle.begin(username, address, now_ms)
     if wait_ms:
         raise _throttled(request, wait_ms)
-    try:
+
+    async def look() -> str | None:
         kept: str | None = await request.app.readers.read(_kept, username)
-        right = await request.app.passwords.verify(kept, password)
+        return kept
+
+    try:
+        kept = await request.app.passwords.prove(look, password)
     except Refused:
         throttle.unmade(username, address)
         raise
-    if kept is None or not right:
+    if kept is None:
         if last_free:
             _tell_put_off(request, username, address)
         raise Refused("UNAUTHENTICATED", WRONG)
@@ -229,6 +236,7 @@ ROUTES = (
         method="POST",
         path="/v1/auth/login",
         operation="login",
+        admission="handler",
         tag="user",
         handler=post_login,
         summary="Begin a session of 12 hours; the bearer text is shown this once and set as cookie",
@@ -255,6 +263,7 @@ ROUTES = (
         method="POST",
         path="/v1/auth/signup",
         operation="signup",
+        admission="handler",
         tag="user",
         handler=post_signup,
         summary="Make a user without roles, where the daemon runs with --open-signup",
@@ -269,6 +278,7 @@ ROUTES = (
         method="POST",
         path="/v1/auth/password",
         operation="change_password",
+        admission="handler",
         tag="user",
         handler=post_password,
         summary="Change one's own password; the user's other sessions end",

@@ -23,6 +23,7 @@ async def create_user(request: Request) -> Reply:
         password_hash=await request.app.passwords.hash(asked.password),
         roles=dict(asked.roles),
     )
+    request.admit(keep_alive=False)
     ask = Ask(caller=request.caller, body=body)
     made = await request.app.writer.submit(users.create, ask, deadline_ms=request.deadline_ms)
     return reply(201, made)
@@ -70,6 +71,7 @@ ROUTES = (
         method="POST",
         path="/v1/users",
         operation="create_user",
+        admission="handler",
         tag="user",
         handler=create_user,
         summary="Make a user with roles within what the caller holds",

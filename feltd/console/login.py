@@ -128,6 +128,7 @@ async def _again(request: Request, refused: Refused, name: str, **values: str) -
     """The same form with what is wrong; what no other attempt can mend is a refusal's own page."""
     if refused.code not in TOLD_THERE:
         raise refused
+    request.admit(keep_alive=False)
     opened = request.app.config.open_signup
     answer = await frame.page(
         request, name, status=refused.status, refused=refused, open_signup=opened, **values
@@ -147,6 +148,8 @@ def _route(method: str, path: str, handler: Any, summary: str, auth: Auth) -> Ro
         handler=handler,
         summary=summary,
         auth=auth,
+        # What brings a password waits for its comparison before it is at work.
+        admission="handler" if handler in (login, signup, change_password) else "ordinary",
         page=True,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -145,5 +146,40 @@ def test_ipv4_seen_through_a_socket_of_ipv6_is_an_address_as_any(folder: Path) -
         finally:
             for one in crowd:
                 one.close()
+    finally:
+        daemon.close()
+
+
+def test_a_flood_of_passwords_takes_no_room_from_the_work(folder: Path) -> None:
+    """Each waits for its turn outside the limit of calls at work, which is for those with keys."""
+    daemon = Daemon(folder / "flood.db", "--trust-proxy", "127.0.0.1/32", "--max-in-flight", "8")
+    try:
+        daemon.init().start()
+        over = Event()
+
+        def flood(number: int) -> set[str]:
+            codes: set[str] = set()
+            for guess in count():
+                if over.is_set():
+                    return codes
+                body = {"username": f"n-{number}-{guess}", "password": "wrong"}
+                told = daemon.call(
+                    "POST", "/v1/auth/login", body, key="",
+                    X_Forwarded_For=f"10.{number}.{guess // 250}.{guess % 250}",
+                )  # fmt: skip
+                codes.add(told.body["detail"])
+            raise AssertionError
+
+        with ThreadPoolExecutor(24) as many:
+            floods = [many.submit(flood, number) for number in range(24)]
+            try:
+                told = Counter(daemon.call("GET", "/v1/workloads").status for _ in range(60))
+            finally:
+                over.set()
+        said = set().union(*(one.result() for one in floods))
+
+        assert told == {200: 60}
+        assert "authentication temporarily unavailable" in said
+        assert "server is at its in-flight request limit" not in said
     finally:
         daemon.close()

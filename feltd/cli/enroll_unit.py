@@ -7,6 +7,7 @@ often another one, and only root writes there. An existing file is never touched
 import os
 import re
 import shlex
+import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import click
 
 from feltd.cli.output import say_json
 from feltd.cli.parse import refuse_existing, write_private
+from feltd.store.connect import StoreProblem
 
 #: Also a part of file names and of a credential's name.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -72,6 +74,8 @@ def unit_of(name: str, folder: str | None, url: str | None, runs: str | None) ->
         if not text.isprintable():
             raise click.UsageError(f"{flag} must be one line of text")
     unit = Unit(name, Path(folder or f"feltd-worker-{name}"), url, runs or "")
+    if unit.folder.exists():
+        _refuse_shared(unit.folder)
     refuse_existing(str(unit.key_file))
     refuse_existing(str(unit.env_file))
     return unit
@@ -80,6 +84,7 @@ def unit_of(name: str, folder: str | None, url: str | None, runs: str | None) ->
 def write(unit: Unit, secret: str) -> None:
     """Make the folder and both files. Raises StoreProblem or OSError."""
     unit.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse_shared(unit.folder)
     write_private(str(unit.key_file), secret)
     text = ENV.format(
         name=unit.name,
@@ -89,6 +94,16 @@ def write(unit: Unit, secret: str) -> None:
         runs=_quoted(unit.runs),
     )
     write_private(str(unit.env_file), text.rstrip("\n"))
+
+
+def _refuse_shared(folder: Path) -> None:
+    """Refuse a folder whose files somebody else may replace: root installs them and runs them."""
+    found = folder.stat()
+    if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
+        raise StoreProblem(
+            f"others could change what lies in {folder} (mode {stat.S_IMODE(found.st_mode):04o}).",
+            "Name a folder of your own with --folder, or run chmod go-w on it.",
+        )
 
 
 def say(unit: Unit, made: dict[str, Any], *, as_json: bool) -> None:

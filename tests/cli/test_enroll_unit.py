@@ -122,6 +122,21 @@ def test_what_makes_no_unit_is_a_plain_sentence(local: Typed) -> None:
         assert (ran.returncode, said in ran.stderr) == (2, True), ran.stderr
 
 
+def test_a_folder_in_which_others_could_replace_the_files_is_refused(
+    local: Typed, daemon: Daemon
+) -> None:
+    """Root installs what lies there, and a service runs it."""
+    shared = local.folder / "feltd-worker-edge-9"
+    shared.mkdir()
+    shared.chmod(0o777)
+    asked = ("enroll", *OF, "--unit", "edge-9", "--url", daemon.url)
+    ran = local(*asked)
+    assert (ran.returncode, list(shared.iterdir())) == (1, [])
+    assert "others could change what lies in" in ran.stderr
+    shared.chmod(0o755)
+    assert local(*asked).returncode == 0
+
+
 def test_a_key_file_that_cannot_be_read_is_a_plain_sentence(local: Typed, tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe")

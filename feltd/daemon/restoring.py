@@ -9,6 +9,7 @@ lies beside the target is what the lost database knew last: it is read, never tr
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from feltd.identity import keyring
 from feltd.mesh import ledger
 from feltd.store import copying, private, sidecar
 from feltd.store.backup import RESERVE_BYTES, Manifest
-from feltd.store.connect import StoreProblem, sync_folder
+from feltd.store.connect import RESTORING, StoreProblem, sync_folder
 from feltd.store.sidecar import Mark
 
 #: Before the name in the mark: no database is called so, hence the start knows it was put back.
@@ -74,8 +75,7 @@ def restore(file: Path, target: Path, keyring_file: Path | None, ring_path: Path
         _refuse_remains(target)
         looked = look(file)
         ring = None if keyring_file is None else _ring(keyring_file, ring_path)
-        sha256, size = _place(file, target, looked)
-        told = _keep_ring(ring, ring_path)
+        sha256, size, told = _place(file, target, looked, lambda: _keep_ring(ring, ring_path))
     found = looked.examined.found
     return Restored(
         path=str(target),
@@ -104,9 +104,14 @@ def _refuse_remains(target: Path) -> None:
             )
 
 
-def _place(file: Path, target: Path, looked: Looked) -> tuple[str, int]:
-    """Write the copy under another name, its mark, and then give it its own."""
-    draft = target.with_name(target.name + ".restoring")
+def _place(
+    file: Path, target: Path, looked: Looked, keep_ring: Callable[[], str]
+) -> tuple[str, int, str]:
+    """Write the copy under another name, its mark, its signing keys, and then give it its own.
+
+    Its name comes last: wherever this is cut off, the same command still goes on.
+    """
+    draft = target.with_name(target.name + RESTORING)
     draft.unlink(missing_ok=True)
     found = os.statvfs(target.parent)
     size = file.stat().st_size
@@ -126,6 +131,7 @@ def _place(file: Path, target: Path, looked: Looked) -> tuple[str, int]:
         if looked.manifest is not None and sha256 != looked.manifest.sha256:
             raise StoreProblem(f"{file} changed while it was read.", "Use another backup.")
         sidecar.write(target, _mark(target, looked))
+        told = keep_ring()
         # link, not rename: it refuses to take the place of a file that came meanwhile.
         os.link(draft, target)
     except OSError as error:
@@ -136,7 +142,7 @@ def _place(file: Path, target: Path, looked: Looked) -> tuple[str, int]:
     finally:
         draft.unlink(missing_ok=True)
     sync_folder(target)
-    return sha256, size
+    return sha256, size, told
 
 
 def _mark(target: Path, looked: Looked) -> Mark:

@@ -9,6 +9,7 @@ then linked to its own, so a zero-length file is always somebody's accident and 
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -20,6 +21,9 @@ T = TypeVar("T")
 
 #: "FELT" in the header: the file is feltd's.
 APPLICATION_ID = 0x46454C54
+#: Behind its name while it is made, and while a backup is put there: linked to its own when whole.
+MAKING = ".new"
+RESTORING = ".restoring"
 #: How long a statement waits for a foreign lock; far below the request deadline of 10 s.
 BUSY_TIMEOUT_MS = 2_000
 #: Statements of all rules together stay under this, so none is prepared twice.
@@ -147,7 +151,7 @@ def create(path: Path) -> None:
     A crash on the way leaves at most `<path>.new`, which the next call removes. Only for who
     holds the lock of `store.lock`.
     """
-    draft = path.with_name(path.name + ".new")
+    draft = path.with_name(path.name + MAKING)
     for leftover in (draft, *(draft.with_name(draft.name + end) for end in ("-wal", "-shm"))):
         leftover.unlink(missing_ok=True)
     try:
@@ -256,11 +260,21 @@ def _verify_name(path: Path) -> None:
             f"{path} is empty: a feltd database never is.",
             "Put a backup in its place, or remove it if it never held anything.",
         )
-    if found.st_nlink > 1:
+    if found.st_nlink > 1 and not _cut_off(path):
         raise StoreProblem(
             f"{path} has another hard link, under which its -wal would be missed.",
             "Remove the other link.",
         )
+
+
+def _cut_off(path: Path) -> bool:
+    """Whether its other link was the draft of a making cut off before its last step; now gone."""
+    for end in (MAKING, RESTORING):
+        draft = path.with_name(path.name + end)
+        with suppress(OSError):
+            if draft.samefile(path):
+                draft.unlink()
+    return path.stat().st_nlink == 1
 
 
 def _connect_writer(path: Path) -> sqlite3.Connection:

@@ -6,6 +6,7 @@ whole line; a line cut off by a crash is taken away and written again. A file th
 """
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from feltd.store.tx import Row
 
 #: Far more than one row takes: the end of the file that is read to find the last one.
 TAIL_BYTES = 64 * 1024
+#: Far more than a line takes in any file of ours.
+LINE_BYTES_MAX = 1024 * 1024
+#: A pipe is told at once to be none of ours, instead of waited for.
+OPEN = os.O_CLOEXEC | os.O_NONBLOCK
 #: How every line begins.
 FIRST_BYTES = b'{"seq":'
 
@@ -41,7 +46,7 @@ class AuditFile:
         """
         if self._left is not None and self._left == _identity(self.path):
             return
-        handle = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        handle = _plain(self.path, os.open(self.path, OPEN | os.O_CREAT | os.O_RDWR, 0o600))
         with os.fdopen(handle, "r+b") as file:
             size = file.seek(0, os.SEEK_END)
             start = max(0, size - TAIL_BYTES)
@@ -69,7 +74,7 @@ class AuditFile:
         try:
             if lines:
                 return msgspec.json.decode(lines.splitlines()[-1], type=AuditRow)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise ValueError(f"{self.path} is no audit file") from None
         first = alone and rest[: len(FIRST_BYTES)] == FIRST_BYTES[: len(rest)]
         if rest and not first:
@@ -81,7 +86,8 @@ class AuditFile:
         lines = b"".join(msgspec.json.encode(dict(row)) + b"\n" for row in rows)
         # Half a line may stand there after an error: then it is looked at before the next one.
         self._left = None
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = OPEN | os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        handle = _plain(self.path, os.open(self.path, flags, 0o600))
         try:
             written = os.write(handle, lines)
             while written < len(lines):
@@ -101,16 +107,29 @@ def lines(path: Path, end: int) -> Iterator[tuple[int, AuditRow]]:
     ValueError naming the line that is none.
     """
     decoder = msgspec.json.Decoder(AuditRow)
-    with path.open("rb") as file:
+    with os.fdopen(_plain(path, os.open(path, OPEN | os.O_RDONLY)), "rb") as file:
         number = place = 0
-        for line in file:
+        while line := file.readline(LINE_BYTES_MAX):
             number, place = number + 1, place + len(line)
+            if len(line) == LINE_BYTES_MAX:
+                raise ValueError(f"{path} line {number} is no row of an audit file")
             if place > end or not line.endswith(b"\n"):
                 return
             try:
                 yield number, decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise ValueError(f"{path} line {number} is no row of an audit file") from None
+
+
+def _plain(path: Path, handle: int) -> int:
+    """The handle of a plain file; ValueError, and it is closed, for a pipe, a device or the like.
+
+    What has no end would be read without one.
+    """
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError(f"{path} is no plain file")
+    return handle
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:

@@ -248,7 +248,7 @@ def _environment() -> jinja2.Environment:
         "iso": words.iso,
         "words": words,
     }
-    made.filters["stretches"] = words.stretches
+    made.filters |= {"stretches": words.stretches, "labelled": words.labelled}
     return made
 
 

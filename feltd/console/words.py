@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -14,6 +15,8 @@ from markupsafe import Markup, escape
 #: Of a JSON value a page shows this much; the API has the rest.
 JSON_CHARS_MAX = 16_384
 
+#: Where a cell of a row begins.
+_CELL = re.compile(r"<t[dh](?=[ >])")
 #: Ids in a sentence, and where each kind is shown; a hold has no page of its own.
 _IDS = re.compile(r"\b(workload|worker|grant|hold)_[0-9A-Za-z_]{8,64}\b")
 _PLACES = {
@@ -171,3 +174,21 @@ def _same(first: Any, event: Any) -> bool:
         event.fencing_token,
         event.actor,
     )
+
+
+def labelled(rows: Markup, heads: Iterable[str]) -> Markup:
+    """Rows of a table whose cells carry their heads, for a screen that has no room for columns.
+
+    Markup that a template wrote: what anybody said is escaped in it and opens no cell.
+    """
+    marks = [f' data-label="{escape(head)}"' if head else "" for head in heads]
+
+    def row(text: str) -> str:
+        place = count(-1)  # the first cell names the row and needs no head
+        return _CELL.sub(lambda cell: cell.group() + _mark(marks, next(place)), text)
+
+    return Markup("<tr".join(row(text) for text in rows.split("<tr")))
+
+
+def _mark(marks: list[str], place: int) -> str:
+    return marks[place + 1] if 0 <= place < len(marks) - 1 else ""

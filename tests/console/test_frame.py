@@ -151,7 +151,7 @@ def test_a_field_that_does_not_fit_is_named(town: Town) -> None:
     got = town.form("/console/workloads/x/edit", priority="many")
 
     assert got.status == 422
-    assert "/priority" in got.body
+    assert "<strong>priority</strong>" in got.body
 
 
 def test_what_was_said_is_said_once(town: Town) -> None:

@@ -1,8 +1,10 @@
 """What an operator sees at once, and is led to: what stands out, who ends, where the console is."""
 
 import pytest
+from markupsafe import Markup
 
 from feltd.console import words
+from tests.console.browser import PHONE, Browser, person
 from tests.console.town import PASSWORD, Town
 
 
@@ -68,3 +70,24 @@ def test_ids_in_a_sentence_are_links_and_nothing_else_is() -> None:
         ' &#34;of&#34; worker_1 <a href="/console/holds#hold_at_start" title="hold_at_start">'
         "hold_at_start</a>"
     )
+
+
+def test_cells_carry_their_heads_for_a_narrow_screen_and_no_words_of_others_open_one() -> None:
+    rows = Markup('<tr>\n<th scope="row">a</th><td class="x">{}</td><td></td><td>act</td></tr>')
+    told = words.labelled(rows.format("<td>no cell</td>"), ["Name", 'It "said"', "When", ""])
+    assert told == (
+        '<tr>\n<th scope="row">a</th><td data-label="It &#34;said&#34;" class="x">'
+        '&lt;td&gt;no cell&lt;/td&gt;</td><td data-label="When"></td><td>act</td></tr>'
+    )
+
+
+@pytest.mark.anyio
+@pytest.mark.needs("chromium")
+async def test_on_a_phone_every_act_of_a_row_is_on_the_screen(town: Town, browser: Browser) -> None:
+    async with person(browser, town, "ada", viewport=PHONE) as page:
+        for place in ("holds", "dead-letters", "keys", "users"):
+            await page.goto(f"{town.url}/console/{place}")
+            for act in await page.locator(".scroll summary.button").all():
+                box = await act.bounding_box()
+                assert box is not None, place
+                assert box["x"] + box["width"] <= PHONE["width"], place

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +26,22 @@ SAYS = {
 }
 
 
+NO_MARK = (
+    "no mark that can be read lies beside it: had somebody computed the whole chain anew, or put "
+    "an earlier file in its place, nothing here would tell"
+)
+
+
 class Found(NamedTuple):
-    """What is broken, which pages are damaged, and the ids that were looked into."""
+    """What is broken, which pages are damaged, the ids that were looked into.
+
+    `marked`: the mark beside the file was there to be compared with.
+    """
 
     broken: list[Broken]
     damage: list[str]
     ids: list[str]
+    marked: bool
 
 
 @click.command(
@@ -69,6 +80,8 @@ def check(data: str, mirrors: tuple[Path, ...], as_json: bool) -> int:
     applied = len(migrate.check(path).applied)
     conn = open_local(path, read_only=True)
     try:
+        # A text that is none is told by its row, and ends no look at the others.
+        conn.text_factory = partial(str, encoding="utf-8", errors="replace")
         conn.execute("BEGIN")
         tx = Tx(conn)
         broken = promises.ask(tx, mark.commit_seq if mark else None)
@@ -82,7 +95,7 @@ def check(data: str, mirrors: tuple[Path, ...], as_json: bool) -> int:
     finally:
         conn.close()
     ids = [*promises.ids(), "CHECKS", "SCHEMA", *(("MIRROR",) if mirrors else ())]
-    found = Found(broken, damage, ids)
+    found = Found(broken, damage, ids, mark is not None)
     if as_json:
         say_json(_document(found))
     else:
@@ -116,6 +129,7 @@ def _document(found: Found) -> dict[str, Any]:
         "held": [one for one in found.ids if one not in wrong],
         "broken": [one._asdict() for one in found.broken],
         "damage": found.damage,
+        "marked": found.marked,
     }
 
 
@@ -132,3 +146,5 @@ def _print(found: Found) -> None:
     click.echo(f"{'pages':<12} {sound} every page and reference was read")
     for told in found.damage:
         click.echo(f"                    {told}")
+    if not found.marked:
+        click.echo(NO_MARK, err=True)

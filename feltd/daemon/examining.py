@@ -5,6 +5,7 @@ file is only read, and nobody may be serving it.
 """
 
 import sqlite3
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +42,8 @@ def examine(file: Path) -> Examined:
         if damage := copying.damage(conn):
             told = "; ".join(line for one in damage[:3] for line in one.splitlines()[-1:])
             raise StoreProblem(f"{file} is damaged: {told}.", "Use another backup.")
+        # A text that is none is told by its row, and ends no look at the others.
+        conn.text_factory = partial(str, encoding="utf-8", errors="replace")
         conn.execute("BEGIN")
         tx = Tx(conn)
         broken: list[promises.Broken] = []

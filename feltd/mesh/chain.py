@@ -6,6 +6,7 @@ told by the number of a row. What compaction has taken lies below the floors and
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from feltd.mesh.promised import SAYS, SHOWN_MAX, Broken
 from feltd.model.audit import AuditRow
 from feltd.store.tx import Row, Tx
 
+#: A number of an event: SQLite counts no further.
+NUMBER = re.compile(r"[0-9]{1,19}")
 #: Rows of the chain read at a time.
 PAGE = 1_000
 #: The act that tells of rows which retention has taken, and what it is said to be done to.
@@ -104,9 +107,10 @@ def walk(tx: Tx, since: Link = START) -> tuple[Link, list[Broken]]:
     link, events_seq = _beginning(tx, since)
     for row in _rows(tx, link.seq):
         wrong += _unlike(row, link)
+        skipped = skipped_to(row)
         event_seq = link.event_seq
-        if row["action"] == events.SKIP and str(row["subject"]).isdecimal():
-            event_seq = int(row["subject"])
+        if skipped is not None:
+            event_seq = skipped
         elif row["kind"] == "commit" and row["last_event_seq"] is not None:
             event_seq = row["last_event_seq"]
             wrong += _unsealed(tx, row, link, events_seq)
@@ -119,6 +123,14 @@ def walk(tx: Tx, since: Link = START) -> tuple[Link, list[Broken]]:
         if ledger["sealed_seq"] != link.event_seq or unsealed is not None:
             wrong.append(f"events after {link.event_seq} are not sealed")
     return link, _broken(wrong + _taken(tx))
+
+
+def skipped_to(row: Row) -> int | None:
+    """The number of the event up to which an act says that none were told; None for another row."""
+    if row["action"] != events.SKIP:
+        return None
+    told = NUMBER.fullmatch(str(row["subject"]))
+    return None if told is None else int(told[0])
 
 
 def tell_cleared(tx: Tx, now: Now) -> None:

@@ -7,7 +7,7 @@ who deletes rows and raises a floor himself is found out.
 """
 
 from feltd.clock import Now
-from feltd.mesh import chain, events
+from feltd.mesh import chain
 from feltd.model.compaction import Policy, Pruned
 from feltd.state import places
 from feltd.state.places import Place
@@ -135,8 +135,8 @@ def prune_audit(tx: Tx, limit: int, policy: Policy, now: Now) -> Pruned:
             if row["last_event_seq"] > kept_from:
                 break
             event_seq = row["last_event_seq"]
-        elif row["action"] == events.SKIP and str(row["subject"]).isdecimal():
-            event_seq = int(row["subject"])
+        elif (skipped := chain.skipped_to(row)) is not None:
+            event_seq = skipped
         last = row
     if last is None or traces == last["seq"] - floor["seq"] < limit:
         # To clear the traces of clearing alone would leave another one, for ever.

@@ -7,6 +7,7 @@ opens the database itself: a copy is a file like any other.
 
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from feltd.store.connect import sync_folder
 
 PREFIX, SUFFIX, MANIFEST, PARTIAL = "feltd-", ".db", ".json", ".partial"
 LOCK = ".feltd-backup.lock"
+#: How the names begin that are given here: of others, also of feltd's, nothing is cleared away.
+OURS = re.compile(r"feltd-\d{8}T\d{6}Z-\d+[-.]")
 #: Free bytes that a copy leaves: below them the daemon calls the disk low.
 RESERVE_BYTES = 64 * 1024 * 1024
 #: Far above any manifest.
@@ -196,7 +199,7 @@ def clear(folder: Path) -> list[str]:
     gone = [
         name
         for name in sorted(names)
-        if name.startswith(PREFIX)
+        if OURS.match(name)
         and (
             PARTIAL in name
             or (name.endswith(MANIFEST) and name.removesuffix(MANIFEST) + SUFFIX not in names)

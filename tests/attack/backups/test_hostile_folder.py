@@ -79,10 +79,20 @@ def test_a_manifest_of_nonsense_is_none(folder: Path, put: Put, nonsense: dict[s
 
 
 def test_a_folder_by_the_name_of_a_draft_stops_no_backup(folder: Path, put: Put) -> None:
-    (folder / "feltd-old.partial").mkdir()
+    (folder / "feltd-20260101T000000Z-9.db.partial").mkdir()
     with backup.held(folder):
         put(1)
     assert days(folder) == [1]
+
+
+def test_files_of_others_that_are_named_after_feltd_stay(folder: Path, put: Put) -> None:
+    """The folder may be that of everything an operator has of feltd."""
+    others = {"feltd-dashboard.json", "feltd-alerts.partial.yml", "feltd-2026.json", "feltd-.json"}
+    for name in others:
+        (folder / name).write_text("mine")
+    with backup.held(folder):
+        put(1)
+    assert others <= {file.name for file in folder.iterdir()}
 
 
 def test_after_a_clock_that_was_ahead_new_backups_stay(folder: Path, put: Put) -> None:

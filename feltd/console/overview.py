@@ -123,6 +123,7 @@ ROUTES = (
     Route(
         method="GET",
         path="/console",
+        also=("/console/",),
         operation="console_overview",
         tag="console",
         handler=overview,

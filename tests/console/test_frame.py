@@ -111,6 +111,10 @@ def test_a_part_that_is_asked_for_by_nobody_known_makes_its_page_load_again(town
     assert (got.status, got.headers["hx-refresh"], got.body) == (401, "true", "")
 
 
+def test_a_slash_at_the_end_leads_to_the_same_overview(town: Town) -> None:
+    assert "<h1>Overview</h1>" in town.page("/console/").body
+
+
 def test_a_refusal_is_a_page_that_says_what_to_do(town: Town) -> None:
     got = town.page("/console/workloads/none")
 

@@ -1,0 +1,89 @@
+"""Channels and pages that listen: they go away without a word, and nobody else waits for that."""
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.api.channel.talk import channel
+from tests.api.claims.conftest import Crew
+from tests.api.events.listening import gauge
+from tests.daemon.running import Daemon
+
+CHANNELS = 24
+JOBS = 48
+STREAMS = "feltd_streams"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One daemon of this file. Its keeper looks seldom, so a wake that is lost would show."""
+    made = Daemon(tmp_path_factory.mktemp("streams") / "feltd.db", "--tick-ms", "200")
+    try:
+        yield made.init().start()
+    finally:
+        made.close()
+
+
+def until(what: Callable[[], object]) -> None:
+    """Wait until it holds; the test's own time limit ends a wait without end."""
+    while not what():
+        time.sleep(0.02)
+
+
+def test_work_that_comes_as_channels_break_goes_to_those_that_are_left(daemon: Daemon) -> None:
+    """BC-033, BC-057: half of the channels vanish as work comes; the rest have it at once.
+
+    What was pushed to one as it vanished stays its worker's, who learns of it when he is back.
+    """
+    crew = Crew(daemon)
+    workers = [crew.worker(capacity={"concurrency": 8}) for _ in range(CHANNELS)]
+    wires = [channel(worker) for worker in workers]
+    leaving, staying = wires[::2], wires[1::2]
+    gone = {worker.id for worker in workers[::2]}
+    try:
+        for wire in wires:
+            assert wire.ask(claim={"credit": 8, "lease_ms": 60_000, "start": True})["claims"] == []
+        early = [crew.work() for _ in range(JOBS // 4)]
+        for wire in leaving:
+            wire.reset()
+        late = [crew.work() for _ in range(JOBS)]
+
+        held = {}
+        for job in early + late:
+            until(lambda job=job: crew.state(job) == "RUNNING")
+            (attempt,) = daemon.get(f"/v1/workloads/{job}")["attempts"]
+            held[job] = attempt["worker_id"]
+    finally:
+        for wire in staying:
+            wire.close()
+    assert not [job for job in late if held[job] in gone]
+    assert len({held[job] for job in late}) > 1
+
+
+def test_a_page_that_listens_and_goes_away_leaves_nothing(daemon: Daemon) -> None:
+    """BC-101: closed, cut, or half closed; its seat is free again at once."""
+    before = gauge(daemon, STREAMS)
+    for way in ("close", "cut", "half"):
+        address = urlsplit(daemon.url)
+        lines = [socket.create_connection((address.hostname, address.port), 20) for _ in range(4)]
+        for line in lines:
+            line.sendall(
+                b"GET /console/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+                + daemon.key.encode() + b"\r\n\r\n"
+            )  # fmt: skip
+            assert line.recv(64).startswith(b"HTTP/1.1 200")
+        assert gauge(daemon, STREAMS) == before + 4
+        for line in lines:
+            if way == "cut":
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if way == "half":
+                line.shutdown(socket.SHUT_WR)
+            else:
+                line.close()
+        until(lambda: gauge(daemon, STREAMS) == before)
+        for line in lines:
+            line.close()

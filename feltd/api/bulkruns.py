@@ -22,6 +22,8 @@ from feltd.store.writer import Writer
 
 #: Runs under way at once: each keeps a reader and the writer busy for half of the time.
 UNDER_WAY_MAX = 4
+#: Of them those of one person: a million workloads take minutes, and others wait for a place.
+UNDER_WAY_OF_ONE_MAX = 2
 #: Runs that are remembered after their end.
 KEPT_MAX = 200
 #: Between two chunks, so that everybody else has their turn.
@@ -56,7 +58,24 @@ class Runs:
         self._number = 0
 
     def begin(self, caller: Caller, plan: bulk.Plan, matched: int, deadline_ms: int) -> Run:
-        """Start a run over what `plan` lets through. Refuses SERVICE_OVERLOADED beyond the most."""
+        """Start a run over what `plan` lets through; join the caller's own that does just that.
+
+        A form that was sent twice is one run. Refuses SERVICE_OVERLOADED beyond the most.
+        """
+        mine = [
+            run
+            for run in self._runs.values()
+            if not run.ended and run.caller.subject == caller.subject
+        ]
+        for run in mine:
+            if not run.stopping and (run.plan, run.caller.tenants) == (plan, caller.tenants):
+                return run
+        if len(mine) >= UNDER_WAY_OF_ONE_MAX:
+            raise Refused(
+                "SERVICE_OVERLOADED",
+                "other bulk changes of yours are still under way",
+                committed=False,
+            )
         if len(self._tasks) >= UNDER_WAY_MAX or self._stop.is_set():
             raise Refused(
                 "SERVICE_OVERLOADED", "other bulk changes are still under way", committed=False

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec import structs
 
 from feltd.api.bulkruns import UNDER_WAY_MAX, Run, Runs
 from feltd.clock import Now
@@ -111,7 +112,11 @@ async def test_who_is_known_no_more_changes_nothing_more(ground: Ground) -> None
 
 
 async def test_a_few_runs_go_on_at_once(ground: Ground) -> None:
-    begun = [ground.runs.begin(LOCAL, PLAN, COUNT, 10_000) for _ in range(UNDER_WAY_MAX)]
+    callers = [
+        structs.replace(LOCAL, subject=Subject(kind="human", id=f"ann-{number}"))
+        for number in range(UNDER_WAY_MAX)
+    ]
+    begun = [ground.runs.begin(caller, PLAN, COUNT, 10_000) for caller in callers]
     with pytest.raises(Refused) as refused:
         ground.runs.begin(LOCAL, PLAN, COUNT, 10_000)
     for run in begun:

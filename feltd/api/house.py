@@ -34,6 +34,9 @@ AHEAD_BYTES_MAX = 64 * 1024
 #: answered, the rest of the body is thrown away.
 ACCEPT, HEAD, BUSY, IDLE, CLOSING, LINGER = range(6)
 
+#: For one that comes to a full house, connections of so many addresses are looked through.
+CROWDS_LOOKED_AT = 4
+
 _NEVER = float("inf")
 
 log = logging.getLogger("feltd.server")
@@ -42,10 +45,15 @@ log = logging.getLogger("feltd.server")
 class Line:
     """One connection as the house sees it: its stage, and when that stage has lasted too long."""
 
-    __slots__ = ("_held_s", "_held_since_s", "_settings", "deadline_s", "stage", "writer")
+    __slots__ = ("_held_s", "_held_since_s", "_settings", "bounded", "deadline_s", "stage", "whose",
+                 "writer")  # fmt: skip
 
     def __init__(self, writer: asyncio.StreamWriter, settings: ServerSettings) -> None:
         self.writer = writer
+        #: Whom it counts for, None on the operator's socket.
+        self.whose: str | None = None
+        #: One of an address that may have only so many, and may have to give way.
+        self.bounded = False
         self._settings = settings
         self._held_s = 0.0
         self._held_since_s: float | None = None
@@ -181,7 +189,11 @@ class House:
         return len(self._lines)
 
     def enter(self, line: Line, address: str, *, local: bool) -> bool:
-        """Count a new connection; False when it is one too many and must be cut at once."""
+        """Count a new connection; False when it is one too many and must be cut at once.
+
+        When there are as many as may be, one that is at rest gives way, of the address that has
+        the most, to an address that has clearly fewer: few cannot keep all others out.
+        """
         if self.stopping:
             return False
         if local:
@@ -189,26 +201,45 @@ class House:
                 return False
             self._local += 1
         else:
-            if len(self._lines) - self._local >= self.settings.max_connections:
+            line.whose = bounded_by(address)
+            line.bounded = bool(address) and not self._proxies.trusts(address)
+            held = self._addresses[line.whose]
+            if line.bounded and held >= self.settings.max_connections_per_address:
                 return False
-            whose = bounded_by(address)
-            full = self._addresses[whose] >= self.settings.max_connections_per_address
-            if full and address and not self._proxies.trusts(address):
+            full = len(self._lines) - self._local >= self.settings.max_connections
+            if full and not self._make_room(held):
                 return False
-            self._addresses[whose] += 1
+            self._addresses[line.whose] += 1
         self._lines.add(line)
         return True
 
-    def leave(self, line: Line, address: str, *, local: bool) -> None:
-        """A counted connection ended."""
+    def leave(self, line: Line) -> None:
+        """A counted connection ended. Repeating changes nothing."""
+        if line not in self._lines:
+            return
         self._lines.discard(line)
-        if local:
+        if line.whose is None:
             self._local -= 1
-        else:
-            whose = bounded_by(address)
-            self._addresses[whose] -= 1
-            if not self._addresses[whose]:
-                del self._addresses[whose]
+            return
+        self._addresses[line.whose] -= 1
+        if not self._addresses[line.whose]:
+            del self._addresses[line.whose]
+
+    def _make_room(self, held: int) -> bool:
+        """Cut a connection at rest for an address that holds so many; whether there was one."""
+        crowds = ((many, whose) for whose, many in self._addresses.items() if many > held + 1)
+        for _, crowd in sorted(crowds, reverse=True)[:CROWDS_LOOKED_AT]:
+            resting = (
+                line
+                for line in self._lines
+                if line.whose == crowd and line.bounded
+                if line.stage in (ACCEPT, HEAD, IDLE) and not line.is_held
+            )
+            if (longest := min(resting, key=_by_deadline, default=None)) is not None:
+                self.leave(longest)
+                longest.abort()
+                return True
+        return False
 
     async def turn(self, line: Line, address: str, received_bytes: int) -> None:
         """Return when what a line has received may be looked at; see Turns."""
@@ -336,6 +367,10 @@ def started_elsewhere(app: Any, started: asyncio.Event) -> Any:
         await send({"type": "lifespan.shutdown.complete"})
 
     return listener
+
+
+def _by_deadline(line: Line) -> float:
+    return line.deadline_s
 
 
 def _now_s() -> float:

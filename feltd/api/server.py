@@ -215,7 +215,7 @@ class Connection(TCPServer):
             try:
                 await self.line.closed()
             finally:
-                house.leave(self.line, address, local=local)
+                house.leave(self.line)
 
     async def protocol_send(self, event: Event) -> None:
         """What the protocol has for the client, or says of itself."""

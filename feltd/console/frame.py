@@ -144,7 +144,9 @@ def link(path: str, query: dict[str, Any], **changed: Any) -> str:
 def refusal(request: Request | None, **values: Any) -> bytes:
     """The page of a refusal; whoever asked is unknown where no route was found."""
     # Where nobody is known, he who reads this may well be logged in: no word of a login.
-    known = _globals(request) if request is not None else _STRANGER | {"open_door": True}
+    known = _globals(request) if request is not None else dict(_STRANGER)
+    if known["caller"] is None and values["code"] != "UNAUTHENTICATED":
+        known["open_door"] = True
     return _written("refused", known | values, None)
 
 

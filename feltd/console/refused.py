@@ -9,8 +9,22 @@ from feltd.console import frame
 from feltd.errors import Refused
 
 LOGIN = "/console/login"
-#: What helps a person who followed an old link; the API's own answer speaks to programs.
-NO_PAGE = "The console has no such page: begin at the overview."
+#: Title and next step where the API speaks of keys and paths to programs.
+FOR_PEOPLE = {
+    "ROUTE_NOT_FOUND": ("No such page", "The console has no such page: begin at the overview."),
+    "WORKLOAD_NOT_FOUND": (
+        "No such workload",
+        "Check the id; it may be cleared away after its retention, or another tenant's.",
+    ),
+    "WORKER_NOT_FOUND": (
+        "No such worker",
+        "Check the id; it may be removed after long silence, or another tenant's.",
+    ),
+    "FORBIDDEN": (
+        "Your role does not allow this",
+        "Ask an administrator for a role that does; what yours shows is in the menu.",
+    ),
+}
 
 
 def refused_page(scope: Scope, request: Request | None, refused: Refused) -> problems.Rendered:
@@ -29,14 +43,14 @@ def refused_page(scope: Scope, request: Request | None, refused: Refused) -> pro
         if reads:
             answer = frame.go(f"{LOGIN}?next={quote(_wanted(scope), safe='')}")
             return answer.status, answer.body, answer.headers
-    next_step = EXPLANATIONS[refused.code].remedy
-    if refused.code == "ROUTE_NOT_FOUND":
-        next_step = NO_PAGE
+    title, next_step = FOR_PEOPLE.get(
+        refused.code, (refused.row.title, EXPLANATIONS[refused.code].remedy)
+    )
     body = frame.refusal(
         request,
         status=status,
         code=refused.code,
-        title=refused.row.title,
+        title=title,
         detail=refused.detail,
         next_step=next_step,
         reasons=refused.facts.get("reasons") or (),

@@ -5,7 +5,7 @@ Plain functions; templates call them. What they mark up is escaped here.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
@@ -17,13 +17,13 @@ JSON_CHARS_MAX = 16_384
 
 #: Where a cell of a row begins.
 _CELL = re.compile(r"<t[dh](?=[ >])")
-#: Ids in a sentence, and where each kind is shown; a hold has no page of its own.
+#: Ids in a sentence, and where each kind is shown to whom; a hold has no page of its own.
 _IDS = re.compile(r"\b(workload|worker|grant|hold)_[0-9A-Za-z_]{8,64}\b")
 _PLACES = {
-    "workload": "/console/workloads/",
-    "worker": "/console/workers/",
-    "grant": "/console/grants/",
-    "hold": "/console/holds#",
+    "workload": ("/console/workloads/", "workloads:read"),
+    "worker": ("/console/workers/", "workers:read"),
+    "grant": ("/console/grants/", "grants:issue"),
+    "hold": ("/console/holds#", "workloads:operate"),
 }
 #: An id longer than this is shown by its end, whole in its title.
 ID_CHARS_MAX = 24
@@ -139,15 +139,21 @@ def short(id: str) -> str:
     return id if len(id) <= ID_CHARS_MAX else f"{id.partition('_')[0]}_…{id[-8:]}"
 
 
-def linked(text: str, whole: bool = False) -> Markup:
-    """A sentence with each id in it a link; long ones by their end unless `whole`."""
+def linked(text: str, may: Callable[[str], bool], whole: bool = False) -> Markup:
+    """A sentence with each id in it a link, where it leads who `may` follow it.
+
+    Long ids stand there by their end unless `whole`.
+    """
     told, at = Markup(), 0
     for found in _IDS.finditer(text):
         id = found.group()
-        kind = found.group(1)
+        place, scope = _PLACES[found.group(1)]
         shown = id if whole else short(id)
         told += escape(text[at : found.start()])
-        told += Markup('<a href="{}{}" title="{}">{}</a>').format(_PLACES[kind], id, id, shown)
+        if may(scope):
+            told += Markup('<a href="{}{}" title="{}">{}</a>').format(place, id, id, shown)
+        else:
+            told += Markup('<span title="{}">{}</span>').format(id, shown)
         at = found.end()
     return told + escape(text[at:])
 

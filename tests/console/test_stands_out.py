@@ -63,13 +63,15 @@ def test_who_types_the_address_of_the_daemon_finds_the_console(town: Town) -> No
 
 
 def test_ids_in_a_sentence_are_links_and_nothing_else_is() -> None:
-    told = words.linked('<b> workload_01a22d60ef464eaf4e8de1466f20637f "of" worker_1 hold_at_start')
+    text = '<b> workload_01a22d60ef464eaf4e8de1466f20637f "of" worker_1 hold_at_start'
+    told = words.linked(text, lambda scope: True)
     assert told == (
         '&lt;b&gt; <a href="/console/workloads/workload_01a22d60ef464eaf4e8de1466f20637f"'
         ' title="workload_01a22d60ef464eaf4e8de1466f20637f">workload_…6f20637f</a>'
         ' &#34;of&#34; worker_1 <a href="/console/holds#hold_at_start" title="hold_at_start">'
         "hold_at_start</a>"
     )
+    assert "<a" not in words.linked(text, lambda scope: False)
 
 
 def test_cells_carry_their_heads_for_a_narrow_screen_and_no_words_of_others_open_one() -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from feltd.cli.output import Examples, json_option, say_json
+from feltd.cli.output import CONTROLS, Examples, json_option, say_json
 from feltd.daemon import auditfile
 from feltd.daemon.place import no_database
 from feltd.mesh import chain
@@ -141,10 +141,10 @@ def _print(found: Found) -> None:
         held = "held  " if promise_id not in rows else "BROKEN"
         click.echo(f"{promise_id:<12} {held} {SAYS.get(promise_id) or promises.says(promise_id)}")
         for row in rows.get(promise_id, ()):
-            click.echo(f"                    {row}")
+            click.echo(f"                    {row}".translate(CONTROLS))
     sound = "sound " if not found.damage else "DAMAGED"
     click.echo(f"{'pages':<12} {sound} every page and reference was read")
     for told in found.damage:
-        click.echo(f"                    {told}")
+        click.echo(f"                    {told}".translate(CONTROLS))
     if not found.marked:
         click.echo(NO_MARK, err=True)

@@ -2,7 +2,7 @@
 
 import click
 
-from feltd.cli.output import ExamplesGroup, facts, say_json, when
+from feltd.cli.output import ExamplesGroup, cell, facts, say_json, when
 from feltd.cli.remote import connect, remote
 
 SHOWN = (
@@ -41,7 +41,7 @@ def health(ctx: click.Context, data: str | None, as_json: bool) -> int:
     else:
         facts((name, found.get(name)) for name in SHOWN)
         for one in found["reasons"]:
-            click.echo(f"{one['code']}: {one['detail']} (since {when(one['since_at_ms'])})")
+            click.echo(f"{one['code']}: {cell(one['detail'])} (since {when(one['since_at_ms'])})")
     return 0 if found["status"] == "healthy" else 1
 
 

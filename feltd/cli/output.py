@@ -58,10 +58,13 @@ Column = tuple[str, str]
 
 #: Characters of the widest row: ids and times take 250, the rest is somebody's text.
 WIDTH_MAX = 10_000
-#: Control characters of foreign text: they could move the cursor or end a line.
-CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), " ")
-#: Those of them that JSON leaves as they are, as it may write them too.
-ESCAPED = {code: f"\\u{code:04x}" for code in range(127, 160)}
+#: Of foreign text, what JSON leaves as it is: control characters, and those that turn a line round
+#: so that it reads as another.
+_TURNING = (*range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+#: They could move the cursor or end a line.
+CONTROLS = dict.fromkeys((*range(32), *_TURNING), " ")
+#: How JSON may write them too.
+ESCAPED = {code: f"\\u{code:04x}" for code in _TURNING}
 
 
 class Examples(click.Command):
@@ -159,12 +162,12 @@ def cell(value: Any, name: str = "") -> str:
     if isinstance(value, int) and name.endswith("_at_ms"):
         return when(value)
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
-        return ",".join(value)
+        return ",".join(value).translate(CONTROLS)
     if isinstance(value, str):
         return value.translate(CONTROLS)
     if isinstance(value, int | float):
         return str(value)
-    return msgspec.json.encode(value).decode()
+    return msgspec.json.encode(value).decode().translate(ESCAPED)
 
 
 def when(at_ms: int) -> str:
@@ -204,7 +207,7 @@ def explain_failure(error: Exception) -> int | None:
 
 
 def _refused(code: str, detail: str, next: str, known: Mapping[str, Any]) -> None:
-    click.echo(f"{code}: {detail}", err=True)
+    click.echo(f"{code}: {detail}".translate(CONTROLS), err=True)
     for one in known.get("errors") or ():
         # The sentence itself may be cut where its member's is not.
         told = f"{one.get('pointer')}: {one.get('detail')}" if isinstance(one, Mapping) else ""

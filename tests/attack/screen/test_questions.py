@@ -43,12 +43,17 @@ def test_a_question_that_hears_nothing_ends_with_its_process(data: Path) -> None
 
 
 def test_json_on_a_screen_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    """Terminals take U+009B for the beginning of a command, and JSON may leave it as it is."""
-    told = {"failure": "\x1b[2J \x9b2J \x7f"}
+    """Terminals take U+009B for the beginning of a command, and JSON may leave it as it is.
+
+    U+202E has the rest of a line read from right to left.
+    """
+    told = {"failure": "\x1b[2J \x9b2J \x7f \u202e\u2066"}
     output.say_json(told)
     printed = capsys.readouterr().out
     assert not any(ord(one) in output.CONTROLS for one in printed if one != "\n")
     assert json.loads(printed) == told
+    for value in (told, [told], list(told.values()), told["failure"]):
+        assert not any(ord(one) in output.CONTROLS for one in output.cell(value))
 
 
 @pytest.mark.needs("script")

@@ -22,17 +22,19 @@ DISK_BYTES = 24 * 1024 * 1024
 ON_A_SMALL_DISK = """
 mount -t tmpfs -o size={size} tmpfs {folder} || exit 9
 {python} -m feltd init --data {folder}/feltd.db --key-file {folder}/key || exit 8
-exec {python} -m feltd serve --data {folder}/feltd.db --port 0 --tick-ms 50
+exec {python} -m feltd serve --data {folder}/feltd.db --port 0 --tick-ms 50 {flags}
 """
 
 
 class SmallDisk(Daemon):
     """A daemon in a mount namespace of its own, whose database lies on a small tmpfs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, flags: str = "") -> None:
         super().__init__(folder.parent / "small")
         folder.mkdir()
-        script = ON_A_SMALL_DISK.format(size=DISK_BYTES, folder=folder, python=sys.executable)
+        script = ON_A_SMALL_DISK.format(
+            size=DISK_BYTES, folder=folder, python=sys.executable, flags=flags
+        )
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 ["unshare", "--map-root-user", "--mount", "sh", "-c", script],

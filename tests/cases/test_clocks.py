@@ -1,5 +1,6 @@
 """The wall clock jumps, and an hour is told twice: leases and waits go on as they were."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ import pytest
 
 from tests.cases.altered import Clocked
 from tests.daemon.load import crew
-from tests.daemon.running import create, people
+from tests.daemon.running import Daemon, create, feltd, people
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -122,3 +123,50 @@ def test_the_local_hour_changes_and_nothing_happens_twice_or_never(
     assert ends == ["lease_expired", "completed"]
     lapsed = shown[lapsing["workload_id"]][0]
     assert 1_000 <= lapsed["ended_at_ms"] - lapsed["issued_at_ms"] < 60_000
+
+
+def test_what_people_read_is_told_in_utc_wherever_the_daemon_stands(
+    daemons: Callable[..., Daemon],
+) -> None:
+    """BC-027: pages, commands, the names of backups and the log, in New York and in Auckland."""
+    daemon = daemons("feltd.db", TZ="America/New_York").start()
+    body = {"scope": "definition", "value": "late", "tenant_id": "t", "reason": "look"}
+    at_ms = daemon.post("/v1/holds", body)["held_at_ms"]
+    made = daemon.post("/v1/backups")
+
+    def stamp(ms: int, form: str) -> str:
+        return datetime.fromtimestamp(ms / 1_000, UTC).strftime(form)
+
+    shown = daemon.call("GET", "/console/holds", Accept="text/html").body
+    assert stamp(at_ms, "%Y-%m-%dT%H:%M:%S") in shown
+    assert stamp(at_ms, "%Y-%m-%d %H:%M:%S UTC") in shown
+    assert stamp(made["created_at_ms"], "feltd-%Y%m%dT%H%M%SZ-") in made["path"]
+    (row,) = [one for one in daemon.get("/v1/audit")["items"] if one["action"] == "backup"]
+    told = feltd("audit", "--data", str(daemon.data), env={"TZ": "Pacific/Auckland"})
+    assert stamp(row["at_ms"], "%Y-%m-%d %H:%M:%S") in told.stdout, told.stderr
+    for line in daemon.told().splitlines():
+        assert json.loads(line)["at"].endswith("Z")
+
+
+def test_a_jump_of_the_clock_is_told_to_people_and_locks_none_out(
+    clocked: Callable[..., Clocked],
+) -> None:
+    """BC-024: a day forward, two hours back: sessions are of wall time, a login is always open."""
+    daemon = clocked().init().start()
+    login = {"username": "ada", "password": "a horse, a battery, a staple"}
+    daemon.post("/v1/users", login | {"roles": {"*": "operator"}})
+    first = daemon.post("/v1/auth/login", login, key="")["session"]
+    hold = {"scope": "definition", "value": "late", "tenant_id": "t", "reason": "look"}
+    daemon.post("/v1/holds", hold)
+    for offset_ms, status in ((DAY_MS, 401), (-2 * HOUR_MS, 200)):
+        daemon.set_by(offset_ms)
+        assert daemon.call("GET", "/v1/auth/me", key=first).status == status
+        session = daemon.post("/v1/auth/login", login, key="")["session"]
+        for page in ("", "/holds", "/events", "/workers"):
+            shown = daemon.call("GET", f"/console{page}", key=session, Accept="text/html")
+            assert shown.status == 200, page
+        assert len(daemon.get("/v1/holds", key=session)["items"]) == 1
+        assert "CLOCK_STEPPED" in [reason["code"] for reason in daemon.get("/health")["reasons"]]
+    daemon.set_by(0)
+    told = daemon.check()
+    assert told.returncode == 0, told.stdout

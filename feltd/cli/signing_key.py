@@ -69,8 +69,8 @@ def rotate(data: str, file: str | None, as_json: bool) -> None:
     Tokens in use go on. `feltd grants show ID` gives a token of the new key.
     """
     path = _path(data, file)
-    made = keyring.rotated(_read(path), characters(KID_CHARS), secrets.token_bytes(32))
-    private.replace(path, made)
+    kid, secret = characters(KID_CHARS), secrets.token_bytes(32)
+    made = private.change(path, lambda ring: keyring.rotated(_known(path, ring), kid, secret))
     _show(made, as_json)
     if not as_json:
         click.echo("A running daemon follows within its next round.", err=True)
@@ -92,15 +92,17 @@ def retire(data: str, file: str | None, as_json: bool, kid: str) -> None:
     is bound to, as `feltd enroll` makes it.
     """
     path = _path(data, file)
-    content = _read(path)
-    try:
-        made = keyring.retired(content, kid)
-    except ValueError as error:
-        raise StoreProblem(
-            f"{path} {error}.", f"See `feltd signing-key list --keyring {path}`."
-        ) from None
-    private.replace(path, made)
-    _show(made, as_json)
+
+    def retired(ring: bytes) -> bytes:
+        known = _known(path, ring)
+        try:
+            return keyring.retired(known, kid)
+        except ValueError as error:
+            raise StoreProblem(
+                f"{path} {error}.", f"See `feltd signing-key list --keyring {path}`."
+            ) from None
+
+    _show(private.change(path, retired), as_json)
     if not as_json:
         click.echo("A running daemon follows within its next round.", err=True)
 
@@ -110,7 +112,11 @@ def _path(data: str, file: str | None) -> Path:
 
 
 def _read(path: Path) -> bytes:
-    content = private.read(path)
+    return _known(path, private.read(path))
+
+
+def _known(path: Path, content: bytes) -> bytes:
+    """What was read from a file, once it is known to be a keyring."""
     try:
         keyring.parse(content)
     except ValueError as error:

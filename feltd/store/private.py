@@ -5,6 +5,7 @@ For signing keys and key files. Unlike the database they are read and written di
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from feltd.store.connect import StoreProblem, sync_folder
@@ -41,15 +42,16 @@ def create(path: Path, content: bytes) -> None:
     sync_folder(path)
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Put new content (mode 0600) in the place of a private file, durable when this returns.
+def change(path: Path, made: Callable[[bytes], bytes]) -> bytes:
+    """Put what `made` makes of a private file in its place (mode 0600), durable when this returns.
 
-    A reader sees the old file or the new one, never a part. Raises StoreProblem when it cannot be
-    written, or when another command is replacing it at this moment.
+    A reader sees the old file or the new one, never a part; and nobody else changes it between the
+    reading and the writing. Raises StoreProblem when it cannot be read or written, when another
+    command is changing it at this moment, and what `made` raises: then nothing was changed.
     """
     draft = path.with_name(path.name + ".next")
     try:
-        made = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        opened = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
         raise StoreProblem(
             f"{draft} is there: another command is writing the file, or was killed doing so.",
@@ -58,7 +60,8 @@ def replace(path: Path, content: bytes) -> None:
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
-        with os.fdopen(made, "wb") as file:
+        with os.fdopen(opened, "wb") as file:
+            content = made(read(path))
             os.fchmod(file.fileno(), 0o600)
             file.write(content)
             file.flush()
@@ -67,7 +70,11 @@ def replace(path: Path, content: bytes) -> None:
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise _unwritable(path, error) from error
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
     sync_folder(path)
+    return content
 
 
 def read(path: Path) -> bytes:

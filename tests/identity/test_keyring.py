@@ -255,10 +255,10 @@ def test_a_full_file_takes_no_more_keys() -> None:
 def test_a_private_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "signing.keyring"
     private.create(path, b"old")
-    private.replace(path, b"new")
+    private.change(path, lambda old: b"new")
     assert (private.read(path), path.stat().st_mode & 0o777) == (b"new", 0o600)
     # Another command is at it, or was killed.
     path.with_name("signing.keyring.next").write_bytes(b"half")
     with pytest.raises(StoreProblem, match="another command is writing"):
-        private.replace(path, b"newer")
+        private.change(path, lambda old: b"newer")
     assert private.read(path) == b"new"

@@ -60,6 +60,7 @@ def test_a_list_is_what_its_address_says(town: Town) -> None:
 
 
 def test_pages_go_on_where_the_last_one_ended(town: Town) -> None:
+    """BC-097."""
     made = make(town, 60, definition_id="many")
     seen: list[str] = []
     path = "/console/workloads?definition_id=many&size=25"

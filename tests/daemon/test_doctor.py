@@ -205,6 +205,7 @@ def test_a_database_that_others_may_read(well: Daemon, doctor: Doctor) -> None:
 
 @pytest.mark.needs("unshare")
 def test_a_disk_that_is_full(tmp_path: Path, doctor: Doctor) -> None:
+    """BC-078."""
     full = SmallDisk(tmp_path / "disk")
     try:
         full.fill()
@@ -236,6 +237,7 @@ sys.stdin.read()
 def test_somebody_who_keeps_a_read_open(
     well: Daemon, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """BC-074."""
     from feltd.cli.doctor import files
 
     reader = subprocess.Popen(
@@ -256,6 +258,7 @@ def test_somebody_who_keeps_a_read_open(
 
 
 def test_a_database_that_is_damaged(at_rest: Path, doctor: Doctor) -> None:
+    """BC-096."""
     with at_rest.open("r+b") as file:
         for page in range(2, 90):
             file.seek(page * 4096)

@@ -71,6 +71,7 @@ def key(old: Daemon, name: str, *options: str) -> str:
 
 
 def test_migrate_tells_and_does_and_keeps_out_of_a_served_file(old: Daemon) -> None:
+    """BC-079."""
     data = str(old.data)
     told = feltd("migrate", "--check", "--data", data)
     assert (told.returncode, "pending: 0006_mesh.sql" in told.stdout) == (0, True)

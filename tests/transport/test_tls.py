@@ -96,6 +96,7 @@ def test_tls_1_2_and_1_3_with_http_1_1_and_nothing_older(
 def test_files_that_cannot_be_used_are_named_in_a_sentence(
     authority: Authority, tmp_path: Path
 ) -> None:
+    """BC-069."""
     cert, key = authority.issue("one")
     _, other = authority.issue("other")
     _, locked = authority.issue("locked", phrase="felt")

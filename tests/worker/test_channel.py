@@ -64,6 +64,7 @@ def test_a_cancel_and_an_eviction_reach_the_handler_at_once(crew: Crew) -> None:
 
 
 def test_a_drain_is_obeyed_without_a_beat(crew: Crew) -> None:
+    """BC-035."""
     process = crew.start(**PUSHED)
     worker_id = crew.ready()["worker_id"]
 

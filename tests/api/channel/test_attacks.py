@@ -36,6 +36,7 @@ def test_a_binary_frame_is_read_as_the_json_it_holds(crew: Crew, opens: Opens) -
 
 @pytest.mark.parametrize("pieces", [1, 16])
 def test_a_frame_over_a_mebibyte_closes_the_channel(crew: Crew, opens: Opens, pieces: int) -> None:
+    """BC-085."""
     wire = opens(crew.worker())
     piece = b"x" * ((1024 * 1024 + 16) // pieces)
 
@@ -86,6 +87,7 @@ def test_what_is_no_websocket_is_told_so(crew: Crew, opens: Opens, what: str) ->
 
 
 def test_a_frame_that_never_ends_is_no_reason_to_hold_memory(crew: Crew, opens: Opens) -> None:
+    """BC-087."""
     wire = opens(crew.worker())
 
     wire.raw(b"\x81\xff" + struct.pack("!Q", 1 << 40) + b"\0\0\0\0" + b"x" * (1 << 21))

@@ -153,6 +153,7 @@ def test_a_storm_of_reconnects_leaves_one_channel(crew: Crew, opens: Opens) -> N
 
 
 def test_a_revoked_key_closes_its_channel_at_once(crew: Crew, opens: Opens) -> None:
+    """BC-089."""
     worker = crew.worker()
     wire = opens(worker)
     wire.ask(claim={})
@@ -204,6 +205,7 @@ def test_a_removed_worker_has_no_channel(crew: Crew, opens: Opens) -> None:
 
 
 def test_what_a_gone_client_asked_for_is_taken_by_nobody(crew: Crew, opens: Opens) -> None:
+    """BC-033."""
     gone = opens(crew.worker())
     gone.send({"id": 1, "claim": {"wait_ms": 20_000}})
     gone.send({"id": 2, "claim": {"credit": 4}})

@@ -71,6 +71,7 @@ def test_a_session_is_a_bearer_and_a_cookie_for_this_machine(town: Town) -> None
 
 
 def test_a_stranger_a_wrong_password_and_a_disabled_user_are_told_the_same(town: Town) -> None:
+    """BC-095."""
     town.user("known")
     town.user("gone")
     town.post("/v1/users/gone/disable")
@@ -239,6 +240,7 @@ def rows(town: Town, sql: str) -> list[Any]:
 async def test_a_stranger_costs_as_many_verifications_as_somebody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """BC-095."""
     compared: list[str] = []
     monkeypatch.setattr(
         "feltd.identity.passwords.verify_secret", lambda kept, *_: compared.append(kept) or True
@@ -255,6 +257,7 @@ async def test_a_stranger_costs_as_many_verifications_as_somebody(
 async def test_two_passwords_are_at_work_sixteen_wait_and_the_next_is_told_to_come_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """BC-091."""
     gate, at_work = threading.Event(), []
     threads_max = 0
 

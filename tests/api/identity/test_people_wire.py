@@ -333,6 +333,7 @@ def end_of(wire: Wire) -> str:
 
 @pytest.mark.parametrize("how", ["logout", "disable", "role"])
 def test_what_a_session_has_open_ends_with_it(people: People, how: str) -> None:
+    """BC-089."""
     wire = people.wire
     ada = people.person(quiet="viewer")
     acts = {
@@ -347,6 +348,7 @@ def test_what_a_session_has_open_ends_with_it(people: People, how: str) -> None:
 
 
 def test_a_stream_ends_when_the_role_it_reads_by_is_taken(people: People) -> None:
+    """BC-089."""
     wire = people.wire
     ada = people.person(quiet="viewer", other="viewer")
 

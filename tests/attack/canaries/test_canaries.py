@@ -300,7 +300,7 @@ def test_no_answer_and_no_page_shows_a_secret(story: Story) -> None:
 
 
 def test_no_file_holds_a_secret(story: Story) -> None:
-    """While the daemon runs: the database, its WAL, the mark, the log, the mirror, the backups."""
+    """BC-092: while it runs: the database, its WAL, the mark, the log, the mirror, the backups."""
     kept = {
         str(path.relative_to(story.folder)): path.read_bytes()
         for path in sorted(story.folder.rglob("*"))

@@ -139,6 +139,7 @@ def test_what_is_no_value_of_a_member_is_refused(hostile: Hostile, route: Route)
 def test_one_beyond_each_bound_is_refused_and_the_bound_is_not(
     hostile: Hostile, route: Route
 ) -> None:
+    """BC-082."""
     kind, body = inspect.type_info(route.body), hostile.body(route)
     for place, value, fits in shapes.edges(kind):
         if place[-1] == "wait_ms" and fits and value:
@@ -155,6 +156,7 @@ def test_one_beyond_each_bound_is_refused_and_the_bound_is_not(
 
 @pytest.mark.parametrize("route", routes(Config()), ids=name)
 def test_what_is_no_body_is_refused(hostile: Hostile, route: Route) -> None:
+    """BC-083."""
     if route.method == "GET" or route.auth == "none":
         return
     body = json.dumps(hostile.body(route) or {}).encode()

@@ -139,6 +139,7 @@ LISTS = [route for route in ASKED if "cursor" in route.query.__struct_fields__]
 
 @pytest.mark.parametrize("route", LISTS, ids=name)
 def test_a_cursor_is_good_for_its_own_list_and_tenant_alone(asking: Asking, route: Route) -> None:
+    """BC-097."""
     for cursor in CURSORS:
         status, told = asking.ask("GET", f"{asking.path(route)}?cursor={cursor}", **whose(route))
         assert (status, told.get("code")) == (400, "REQUEST_MALFORMED"), (cursor[:40], told)

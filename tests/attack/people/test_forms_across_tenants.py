@@ -116,6 +116,7 @@ FORMS = sorted(
 def test_no_form_of_the_console_reaches_into_a_tenant_where_its_sender_only_looks(
     town: Town,
 ) -> None:
+    """BC-093."""
     named, before = ids(town), rows(town)
     assert len(FORMS) > 15
 

@@ -131,6 +131,7 @@ def test_the_oldest_go_and_a_folder_of_its_own_is_made(
 def test_a_folder_that_cannot_be_used_is_told_and_held_against_the_health(
     daemons: Callable[..., Daemon],
 ) -> None:
+    """BC-096."""
     daemon = daemons()
     folder = folder_of(daemon)
     folder.write_text("a file")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.api.channel.talk import channel
 from tests.api.claims.conftest import Crew
+from tests.api.claims.test_polls import operations
 from tests.api.events.listening import gauge
 from tests.daemon.running import Daemon
 
@@ -20,8 +21,8 @@ STREAMS = "feltd_streams"
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """One daemon of this file. Its keeper looks seldom, so a wake that is lost would show."""
-    made = Daemon(tmp_path_factory.mktemp("streams") / "feltd.db", "--tick-ms", "200")
+    """One daemon of this file. Its keeper hardly runs, so that what is waited for must be told."""
+    made = Daemon(tmp_path_factory.mktemp("streams") / "feltd.db", "--tick-ms", "60000")
     try:
         yield made.init().start()
     finally:
@@ -87,3 +88,22 @@ def test_a_page_that_listens_and_goes_away_leaves_nothing(daemon: Daemon) -> Non
         until(lambda: gauge(daemon, STREAMS) == before)
         for line in lines:
             line.close()
+
+
+def test_one_channel_of_many_is_asked_for_each_workload(daemon: Daemon) -> None:
+    """BC-057: 24 channels with credit wait; the writer is asked about once for each workload."""
+    crew = Crew(daemon)
+    wires = [channel(crew.worker()) for _ in range(CHANNELS)]
+    try:
+        for wire in wires:
+            assert wire.ask(claim={"credit": 4})["claims"] == []
+        before = operations(crew)
+        for _ in range(10):
+            job = crew.work()
+            until(lambda job=job: crew.state(job) == "CLAIMED")
+        spent = operations(crew) - before
+    finally:
+        for wire in wires:
+            wire.close()
+    # A creation, a claim, one look of the next in the row, and a few looks besides; not 24 each.
+    assert 20 <= spent <= 60

@@ -8,6 +8,7 @@ import msgspec
 
 from feltd.cli.output import Examples, ExamplesGroup, json_option, say_json, table
 from feltd.cli.settings import load_settings, setting_options
+from feltd.model.secret_text import covered
 
 
 @click.group(cls=ExamplesGroup, short_help="Show the settings.", examples=("feltd config show",))
@@ -24,7 +25,11 @@ def config() -> None:
 def show(config_file: Path | None, as_json: bool, **flags: Any) -> int:
     """Show each setting. Beside it: whether a flag, the environment or the file set it."""
     loaded = load_settings(config_file, flags)
-    values = msgspec.to_builtins(loaded.config)
+    # No setting is a secret; an address may hold one all the same, and this is shown to others.
+    values = {
+        name: covered(value) if isinstance(value, str) else value
+        for name, value in msgspec.to_builtins(loaded.config).items()
+    }
     rows = [
         {"setting": name, "value": values[name], "from": source}
         for name, source in loaded.sources.items()

@@ -22,7 +22,7 @@ FOR_PEOPLE = {
     ),
     "FORBIDDEN": (
         "Your role does not allow this",
-        "Ask an administrator for a role that does; what yours shows is in the menu.",
+        "Ask an administrator for a role that does; the overview leads to what yours shows.",
     ),
 }
 

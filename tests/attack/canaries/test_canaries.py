@@ -248,7 +248,7 @@ def pages(story: Story) -> list[str]:
     }
     found = []
     for route in console.ROUTES:
-        if route.method != "GET" or route.path.endswith(("/stream", "/samples", "/bulk")):
+        if route.method != "GET" or route.path.endswith(("/stream", "/samples", "/bulk", "/")):
             continue
         if "{" not in route.path:
             found.append(route.path)

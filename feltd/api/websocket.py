@@ -42,6 +42,8 @@ class Socket(WSStream):
         self._message_bytes_max: int = self.config.websocket_max_message_size
         self._ping_s: float = self.config.ping_s  # type: ignore[attr-defined]
         self._heard_s = self._loop.time()
+        #: When the timer was to come.
+        self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -63,7 +65,7 @@ class Socket(WSStream):
             self._message_bytes_max = FIRST_BYTES_MAX
         await super()._accept(message)
         self._heard_s = self._loop.time()
-        self._timer = self._loop.call_later(self._ping_s, self._beat)
+        self._wait(self._ping_s)
 
     async def _handle_events(self) -> None:
         for number, event in enumerate(self.connection.events(), 1):
@@ -118,7 +120,10 @@ class Socket(WSStream):
 
     def _beat(self) -> None:
         """Ping, or end what has been silent. A timer, no task: most channels are idle for hours."""
-        silent_s = self._loop.time() - self._heard_s
+        now_s = self._loop.time()
+        # A process that was stopped, or late, could hear nobody: that time is not the client's.
+        self._heard_s = min(now_s, self._heard_s + max(0.0, now_s - self._due_s))
+        silent_s = now_s - self._heard_s
         left_s = SILENT_PINGS * self._ping_s - silent_s
         if left_s <= self._ping_s / 50:  # a timer may come a little early
             seconds = round(SILENT_PINGS * self._ping_s)
@@ -126,4 +131,8 @@ class Socket(WSStream):
             return
         if not self._sending.locked():
             self._task = self._loop.create_task(self._send_wsproto_event(Ping()))
-        self._timer = self._loop.call_later(min(self._ping_s, left_s), self._beat)
+        self._wait(min(self._ping_s, left_s))
+
+    def _wait(self, seconds: float) -> None:
+        self._due_s = self._loop.time() + seconds
+        self._timer = self._loop.call_later(seconds, self._beat)

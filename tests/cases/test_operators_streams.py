@@ -8,10 +8,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.api.channel.talk import channel
+from tests.api.channel.talk import Wire, channel
+from tests.api.channel.test_full import endless
 from tests.api.claims.conftest import Crew
 from tests.api.claims.test_polls import operations
 from tests.api.events.listening import gauge
+from tests.api.transport.kit import serving
 from tests.daemon.running import Daemon
 
 CHANNELS = 24
@@ -107,3 +109,24 @@ def test_one_channel_of_many_is_asked_for_each_workload(daemon: Daemon) -> None:
             wire.close()
     # A creation, a claim, one look of the next in the row, and a few looks besides; not 24 each.
     assert 20 <= spent <= 60
+
+
+def test_nobody_is_silent_for_the_time_in_which_the_daemon_was_frozen() -> None:
+    """BC-015: longer than a client may be silent; whoever answered before goes on after it."""
+    with serving(app=endless, ping_ms=50) as house:
+        lively = [Wire.open(("127.0.0.1", house.port), "/") for _ in range(3)]
+        silent = Wire.open(("127.0.0.1", house.port), "/")
+        while min(wire.pings for wire in lively) < 2:
+            for wire in (*lively, silent):
+                wire.quiet(0.01)
+        house.loop.call_soon_threadsafe(time.sleep, 0.6)
+        before = [wire.pings for wire in lively]
+        silent.answers_pings = False
+
+        while any(wire.pings < was + 8 for wire, was in zip(lively, before, strict=True)):
+            for wire in lively:
+                assert wire.quiet(0.01)
+                assert wire.closed is None
+        assert silent.ended()[0] == 4408
+        for wire in lively:
+            wire.close()

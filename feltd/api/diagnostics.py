@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import msgspec
+import structlog
 
 from feltd import __version__
 from feltd.api.metrics import free_bytes
@@ -23,6 +24,8 @@ from feltd.model.diagnostics import Diagnostics, KeeperRecord, Place, RecentRefu
 from feltd.model.health import HealthAnswer
 from feltd.state import checkup
 from feltd.store import sizes
+
+log = structlog.get_logger("feltd.api")
 
 #: Of the whole request deadline; the answer must come while the storage hangs.
 READ_MS_MAX = 4_000
@@ -44,6 +47,10 @@ async def diagnose(app: Any) -> Diagnostics:
             read[name] = await app.readers.read(rule, None, READ_MS_MAX)
         except Refused as refused:
             missing[name] = f"{refused.code}: {refused.detail}"
+        except Exception as error:
+            # A row that no rule of ours can read: that is what the rest is asked for.
+            log.warning("diagnostics lack a part", part=name, exc_info=True)
+            missing[name] = f"INTERNAL: {type(error).__name__}; see `feltd check`"
     inside: sizes.Inside | None = read.get("sizes")
     await app.metrics.look()
     calls = app.stack.calls

@@ -6,8 +6,6 @@ with everything their hashes cover.
 
 from typing import NamedTuple
 
-from msgspec import convert
-
 from feltd.clock import Now
 from feltd.errors import Refused
 from feltd.identity.audit import HASHED
@@ -128,5 +126,8 @@ def _trouble(bounds: Row, place: Place) -> str | None:
 
 
 def shown(row: Row) -> AuditRow:
-    """A row as it is shown, from all its columns."""
-    return convert({name: row[name] for name in (*HASHED, "hash")}, AuditRow)
+    """A row as it is shown, from all its columns; also one that somebody has made no row of ours.
+
+    Who reads the chain then must see what stands there, not that it does not fit.
+    """
+    return AuditRow(**{name: row[name] for name in (*HASHED, "hash")})

@@ -113,3 +113,30 @@ def test_one_row_of_another_version_is_shown_and_hides_no_other(
     told = daemon.check()
     assert (told.returncode, f"{table} " in told.stdout) == (1, True)
     assert "breaks CHECK" in told.stdout
+
+
+def test_what_no_rule_can_read_is_one_part_less_of_what_is_told(daemon: Daemon) -> None:
+    """BC-032, BC-096: the chain is shown as it stands, and diagnostics name what they lack."""
+    mesh = people(daemon)
+    edge = crew(daemon, mesh, 1)[0]
+    create(daemon, mesh, "waits", capability_snapshot=[], definition_id="nobodys")
+    with closing(sqlite3.connect(daemon.data, timeout=5)) as shell:
+        # Every check has to be switched off first.
+        shell.execute("PRAGMA ignore_check_constraints = ON")
+        for name in ("audit_stays", "workers_keep_to_edges"):
+            shell.execute(f"DROP TRIGGER {name}")
+        shell.execute("UPDATE audit SET kind = 'FUTURE' WHERE seq = 2")
+        broken = {"worker_id": edge.id}
+        shell.execute(
+            "UPDATE workers SET resource_profile = '{' WHERE worker_id = :worker_id", broken
+        )
+        shell.commit()
+
+    rows = daemon.get("/v1/audit")["items"]
+    assert [row["kind"] for row in rows if row["seq"] == 2] == ["FUTURE"]
+    assert "audit 2" in daemon.check().stdout
+    told = daemon.get("/v1/diagnostics")
+    assert [(part, why.partition(":")[0]) for part, why in told["missing"].items()] == [
+        ("checkup", "INTERNAL")
+    ]
+    assert told["rows"]["workers"] == 1

@@ -236,6 +236,18 @@ def records(scene: Scene) -> None:
     scene.call("CHANGES_COMPACTED", "GET", "/v1/changes?after=9", **of_t)
 
 
+def who_logs_in(scene: Scene) -> None:
+    """A user who is there already, one who is not, and somebody who guesses."""
+    user = {"username": "ada", "password": "a long enough one", "roles": {"t": "viewer"}}
+    scene.daemon.post("/v1/users", user)
+    scene.call("USER_EXISTS", "POST", "/v1/users", user)
+    scene.call("USER_NOT_FOUND", "POST", "/v1/users/nobody/disable", {})
+    guess = {"username": "ada", "password": "another long one"}
+    for _ in range(10):
+        answer = scene.daemon.call("POST", "/v1/auth/login", guess, key="")
+    scene.told.expect("LOGIN_THROTTLED", answer)
+
+
 TRIGGER = {
     "trigger_id": "ship",
     "tenant_id": "t",
@@ -375,6 +387,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
             pools_and_holds,
             records,
             triggers,
+            who_logs_in,
             a_fault,
         )
         for play in scenes:

@@ -24,6 +24,8 @@ SOAK = "20000"
 BEYOND = {
     "INTERNAL": "a claim that cannot be ended breaks a promise first",
     "QUOTA_EXCEEDED": "a schedule names two resources",
+    "USER_EXISTS": "nobody logs in: people are in tests/identity/people",
+    "USER_NOT_FOUND": "nobody logs in: people are in tests/identity/people",
     "STORAGE_UNAVAILABLE": "a file without its ledger is refused at start",
 }
 

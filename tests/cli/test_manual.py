@@ -49,7 +49,8 @@ def test_bash_completes_commands_and_options(typed: Typed, tmp_path: Path) -> No
     script = """
         source complete.bash 2>/dev/null || exit 9
         COMP_WORDS=(feltd hol); COMP_CWORD=1; _feltd_completion feltd; echo "${COMPREPLY[@]}"
-        COMPREPLY=(); COMP_WORDS=(feltd worker dr); COMP_CWORD=2; _feltd_completion feltd; echo "${COMPREPLY[@]}"
+        COMPREPLY=(); COMP_WORDS=(feltd worker dr); COMP_CWORD=2; _feltd_completion feltd
+        echo "${COMPREPLY[@]}"
     """
     ran = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True,

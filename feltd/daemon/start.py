@@ -23,7 +23,7 @@ from feltd.daemon.marks import Marker
 from feltd.daemon.place import no_database
 from feltd.errors import Refused
 from feltd.identity import sessions
-from feltd.mesh import events, holds, ledger, vitals
+from feltd.mesh import chain, events, holds, ledger, vitals
 from feltd.store import dialect, migrate, sidecar, walfile
 from feltd.store.connect import Connection, StoreProblem, open_writer, verify
 from feltd.store.sidecar import Mark
@@ -215,6 +215,7 @@ def _begin_run(
             raise StoreProblem(
                 f"The clock leaves {error}.", "Set the machine's clock right, then start again."
             ) from error
+        chain.tell_inherited(tx, now)
         if rolled_back(finding):
             vitals.restore(tx, now)
             sessions.forget(tx)

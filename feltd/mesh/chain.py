@@ -60,6 +60,15 @@ SELECT f.seq, f.hash, f.event_seq, e.seq AS events_seq
  WHERE f.name = 'audit'
 """
 
+# Whether nothing was written to the chain since the schema came that tells of clearings.
+UPGRADED = """
+SELECT a.wall_at_ms < m.applied_at_ms AS upgraded
+  FROM schema_migrations m
+  JOIN audit a ON a.seq = (SELECT max(newest.seq)
+                             FROM audit newest)
+ WHERE m.number = 10
+"""
+
 HASH = """
 SELECT a.hash
   FROM audit a
@@ -143,6 +152,17 @@ def tell_cleared(tx: Tx, now: Now) -> None:
         raise RuntimeError("the floors are missing: this file was not made by feltd init")
     reason = f"events to {floor['events_seq']}, audit to {floor['seq']}"
     audit.act(tx, now, "service:feltd", CLEAR, HISTORY, reason=reason, body=_floors(floor))
+
+
+def tell_inherited(tx: Tx, now: Now) -> None:
+    """Write down the floors that an earlier feltd raised, which told of none in the chain.
+
+    For the first commit of each run; only that of the first one after the upgrade writes a row.
+    """
+    row, floor = tx.row(UPGRADED), tx.row(AUDIT_FLOOR)
+    raised = floor is not None and (floor["seq"] or floor["events_seq"])
+    if row is not None and row["upgraded"] and raised:
+        tell_cleared(tx, now)
 
 
 def marked(tx: Tx, audit_head: str) -> list[Broken]:

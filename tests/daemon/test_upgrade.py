@@ -130,3 +130,54 @@ def test_work_held_and_waiting_goes_on_after_the_upgrade(old: Daemon) -> None:
     assert again["workload_id"] == states["waiting"]["workload_id"]
     checked = feltd("check", "--data", str(old.data))
     assert checked.returncode == 0, checked.stdout
+
+
+CUT = """
+SELECT seq, hash, last_event_seq
+  FROM audit
+ WHERE kind = 'commit'
+ ORDER BY seq
+ LIMIT 1
+"""
+
+
+def test_history_that_an_earlier_version_has_cleared_is_whole_after_the_upgrade(
+    old: Daemon, tmp_path: Path
+) -> None:
+    """Earlier versions raised floors and told of it in no row; those floors are written down once.
+
+    A floor raised by hand afterwards is named all the same.
+    """
+    shipped = tmp_path / "seventh"
+    shipped.mkdir()
+    for migration in migrate.migrations()[:7]:
+        (shipped / migration.name).write_text(migration.sql)
+    conn = connect.open_local(old.data, read_only=False)
+    migrate.apply(conn, shipped)
+    conn.close()
+    with closing(sqlite3.connect(old.data)) as shell:
+        row = dict(zip(("seq", "hash", "event_seq"), shell.execute(CUT).fetchone(), strict=True))
+        shell.execute("DELETE FROM audit WHERE seq <= :seq", row)
+        shell.execute("DELETE FROM events WHERE seq <= :event_seq", row)
+        shell.execute("UPDATE floors SET seq = :event_seq WHERE name = 'events'", row)
+        raised = "UPDATE floors SET seq = :seq, hash = :hash, event_seq = :event_seq"
+        shell.execute(raised + " WHERE name = 'audit'", row)
+        shell.commit()
+    assert feltd("migrate", "--data", str(old.data)).returncode == 0
+    with closing(sqlite3.connect(old.data)) as shell:
+        # The rows of the file may be from a clock that stands ahead of this machine's.
+        shell.execute("UPDATE schema_migrations SET applied_at_ms = ?", (2**52,))
+        shell.commit()
+    old.start()
+    with closing(sqlite3.connect(old.data)) as shell:
+        shell.execute("UPDATE schema_migrations SET applied_at_ms = 1")
+        shell.commit()
+    checked = old.check()
+    assert checked.returncode == 0, checked.stdout
+    old.stop()
+    with closing(sqlite3.connect(old.data)) as shell:
+        [told] = shell.execute("SELECT count(*) FROM audit WHERE action = 'clear'").fetchone()
+        assert told == 1
+        shell.execute("UPDATE floors SET seq = seq + 1 WHERE name = 'audit'")
+        shell.commit()
+    assert old.check().returncode == 1

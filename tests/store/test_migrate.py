@@ -4,11 +4,12 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 
-from feltd.store import connect, migrate
+from feltd.store import connect, lock, migrate
 from feltd.store.connect import StoreProblem
 
 SECOND = """
@@ -164,11 +165,24 @@ def test_a_migration_may_not_end_its_own_transaction(path: Path, folder: Path) -
         migrated(path, folder)
 
 
-def test_two_starts_at_once_apply_each_file_once(path: Path, two: Path) -> None:
-    """BC-079: the second starter waits for each file and finds it applied."""
+def started(path: Path, folder: Path) -> None:
+    """As a start does it: who writes holds the lock; who finds it held comes again."""
+    while True:
+        try:
+            held = lock.take(path)
+        except lock.LockHeld:
+            time.sleep(0.002)
+            continue
+        with held:
+            migrated(path, folder)
+        return
+
+
+def test_starts_at_once_apply_each_file_once(path: Path, two: Path) -> None:
+    """BC-079: one migrates, the others are kept out by the lock and then find it applied."""
     connect.create(path)
     context = multiprocessing.get_context("fork")
-    children = [context.Process(target=migrated, args=(path, two)) for _ in range(4)]
+    children = [context.Process(target=started, args=(path, two)) for _ in range(4)]
     for child in children:
         child.start()
     for child in children:

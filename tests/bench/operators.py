@@ -30,8 +30,9 @@ QUESTION_MS_MAX = 1_000.0
 PAGE_MS_MAX = 200.0
 #: Workers that are heard, and what each holds.
 WORKERS, HELD = 40, 5
-#: Pages that answer for as long as somebody listens, or that have no rows.
+#: Pages that answer for as long as somebody listens, lead elsewhere, or have no rows.
 NO_PAGES = (
+    "/",
     "/console/stream",
     "/console/static/{name}",
     "/console/workloads/bulk",
@@ -153,7 +154,7 @@ async def pages(daemon: Daemon, crew: list[Worker], rounds: int) -> bool:
     good = True
     for path in (*paths, *VIEWS):
         cost, size = await _opened(line, path, rounds)
-        good = good and cost.usual_ms <= PAGE_MS_MAX
+        good = good and max(cost.first_ms, cost.usual_ms) <= PAGE_MS_MAX
         print(
             f"{path[:61]:<62}{size / 1e3:>8.0f}{cost.first_ms:>7.0f} ms{cost.usual_ms:>7.0f} ms"
             f"{PAGE_MS_MAX:>9.0f}",

@@ -5,6 +5,7 @@ Also one place for compiled modules: hundreds of tests start processes of feltd.
 
 import os
 import shutil
+import signal
 import sys
 
 import pytest
@@ -20,6 +21,12 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ["PYTHONDONTWRITEBYTECODE"]
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = kept
         sys.dont_write_bytecode = False
+    # Under nohup, or behind `&`, these are ignored, and so by every process that a test starts.
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(
+                number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+            )
 
 
 @pytest.fixture

@@ -52,8 +52,7 @@ def issue_worker_key(
     if caller.session_id is not None:
         raise Refused("FORBIDDEN", "a worker gets its key by a key, not by a person's session")
     revoke_keys_of_worker(tx, now, worker_id, incarnation)
-    issued = [row["key_id"] for row in tx.rows(ISSUED, {"worker_id": worker_id})]
-    endings.end(tx, now, issued, "revoked")
+    end_issued(tx, now, worker_id, "revoked")
     own = keyrows.read(tx, caller.own_key) if caller.own_key else None
     draft = keyrows.Draft(
         name=worker_id,
@@ -70,6 +69,12 @@ def issue_worker_key(
     )
     _, secret = keyrows.insert(tx, now, draft, fresh=fresh, created_by=str(caller.subject))
     return secret
+
+
+def end_issued(tx: Tx, now: Now, worker_id: str, reason: endings.Reason) -> None:
+    """End the keys issued to a worker at its registrations; those an administrator made go on."""
+    issued = [row["key_id"] for row in tx.rows(ISSUED, {"worker_id": worker_id})]
+    endings.end(tx, now, issued, reason)
 
 
 def revoke_keys_of_worker(tx: Tx, now: Now, worker_id: str, below_incarnation: int) -> list[str]:

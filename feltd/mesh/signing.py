@@ -10,7 +10,7 @@ no token and is not concerned. The keyring itself is a file, which the daemon fo
 from typing import NamedTuple
 
 from feltd.clock import Now
-from feltd.identity import endings
+from feltd.identity import worker_keys
 from feltd.identity.audit import act
 from feltd.store.tx import Tx
 
@@ -25,15 +25,6 @@ UPDATE workers
        authority_unsettled = 1
  WHERE authority_kid = :kid
 RETURNING worker_id
-"""
-
-ISSUED = """
-SELECT key_id
-  FROM keys
- WHERE worker_id = :worker_id
-   AND incarnation IS NOT NULL
-   AND revoked_at_ms IS NULL
- ORDER BY key_id
 """
 
 
@@ -61,8 +52,7 @@ def follow(tx: Tx, moved: Moved, now: Now) -> int:
     for kid in moved.retired:
         found = [row["worker_id"] for row in tx.rows(UNPROVE, {"kid": kid})]
         for worker_id in found:
-            issued = [row["key_id"] for row in tx.rows(ISSUED, {"worker_id": worker_id})]
-            endings.end(tx, now, issued, "grant_ended")
+            worker_keys.end_issued(tx, now, worker_id, "grant_ended")
             tx.tell("worker", worker_id)
         if found or moved.seen:
             reason = f"{len(found)} workers had shown a token of it"
